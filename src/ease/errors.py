@@ -1,0 +1,25 @@
+"""Errors meant for people: one line that says what is wrong, where, and what to do."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class EaseError(Exception):
+    """A mistake the user can mend. The CLI prints it as one line and exits with 2."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(" ".join(message.split()))
+
+
+class EaseWarning(UserWarning):
+    """Something worth knowing that does not stop the work."""
+
+
+def unknown(what: str, name: str, known: Iterable[str]) -> EaseError:
+    """The error for a name that is not there, with the nearest one that is."""
+    names = sorted(known)
+    near = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.5)
+    hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(names)}"
+    return EaseError(f"unknown {what} '{name}': {hint}")
