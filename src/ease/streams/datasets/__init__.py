@@ -1,0 +1,49 @@
+"""Datasets by name: `load_dataset("glyphs")`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from ease.errors import EaseError, unknown
+from ease.streams.datasets import digits  # noqa: F401 (importing registers)
+from ease.streams.datasets._registry import LOADERS, Request, Unreadable, dataset
+from ease.streams.stream import Dataset
+
+__all__ = ["Request", "dataset", "dataset_list", "load_dataset"]
+
+
+def dataset_list() -> dict[str, str]:
+    """Every name `load_dataset` knows, with one line on what it is."""
+    return {name: LOADERS[name][0] for name in sorted(LOADERS)}
+
+
+def load_dataset(
+    name: str,
+    root: Path | None = None,
+    limit_per_class: int | None = None,
+    unreadable: Unreadable = "refuse",
+    *,
+    download: bool = False,
+) -> Dataset:
+    """Load a dataset by name.
+
+    Args:
+        name: one of `dataset_list()`.
+        root: its folder; `$EASE_DATA/<name>` if left out. Built-in datasets need none.
+        limit_per_class: keep at most this many train and as many test images of each class.
+        unreadable: refuse a damaged image with an error that names it, or skip it with a note.
+        download: allow fetching over the network where the dataset supports it.
+    """
+    if name not in LOADERS:
+        raise unknown("dataset", name, LOADERS)
+    if limit_per_class is not None and limit_per_class < 1:
+        raise EaseError(f"limit per class is {limit_per_class}: choose 1 or more, or none")
+    loaded = LOADERS[name][1](Request(None if root is None else Path(root), unreadable, download))
+    if limit_per_class is None:
+        return loaded
+    train, test = loaded.train.limit(limit_per_class), loaded.test.limit(limit_per_class)
+    if len(train) == len(loaded.train) and len(test) == len(loaded.test):
+        return loaded
+    note = f"limited to {limit_per_class} train and {limit_per_class} test images per class"
+    return replace(loaded, train=train, test=test, notes=(*loaded.notes, note))

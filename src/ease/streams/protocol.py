@@ -1,0 +1,141 @@
+"""`B<m> Inc<n>`: how the classes of a dataset are cut into tasks, and in which order they come."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from ease.errors import EaseError, unknown
+from ease.streams.stream import Dataset, Stream, Task
+
+SEED = 1993
+"""The seed whose class order the paper's tables use."""
+
+_PROTOCOL = re.compile(r"\s*b[\s_-]*([0-9]{1,9})[\s,_-]*inc[\s_-]*([0-9]{1,9})\s*", re.IGNORECASE)
+
+
+def parse(protocol: str) -> tuple[int, int]:
+    """`B<m> Inc<n>` -> (m, n). Case, spaces and hyphens do not matter."""
+    found = _PROTOCOL.fullmatch(protocol)
+    if found is None:
+        raise EaseError(
+            f"protocol '{protocol}' is not of the form 'B<m> Inc<n>': write for instance 'B0 Inc5'"
+        )
+    base, increment = int(found[1]), int(found[2])
+    if increment == 0:
+        raise EaseError(f"protocol '{protocol}' adds 0 classes per task: write Inc1 or more")
+    return base, increment
+
+
+def canonical(protocol: str) -> str:
+    """The one way a protocol is written in results: `B0 Inc5`."""
+    base, increment = parse(protocol)
+    return f"B{base} Inc{increment}"
+
+
+def split(protocol: str, classes: int) -> list[int]:
+    """How many classes each task has; the sum is `classes`.
+
+    `B0` means no larger base: the first task has n classes like the others. The last task takes what is left.
+    """
+    base, increment = parse(protocol)
+    first = base or increment
+    if first > classes:
+        raise EaseError(
+            f"protocol '{canonical(protocol)}' wants {first} classes in the first task, "
+            f"but there are {classes}: choose {'Inc' if base == 0 else 'B'}{classes} or less"
+        )
+    full, left = divmod(classes - first, increment)
+    return [first, *[increment] * full, *([left] if left else [])]
+
+
+def class_order(classes: int, seed: int = SEED) -> tuple[int, ...]:
+    """The order classes arrive in: position -> class. numpy's legacy generator, as the released code."""
+    if not 0 <= seed < 2**32:
+        raise EaseError(f"class order seed {seed} is out of range: choose 0 to {2**32 - 1}")
+    return tuple(int(c) for c in np.random.RandomState(seed).permutation(classes))
+
+
+def order_from_file(path: Path, class_names: Sequence[str]) -> tuple[int, ...]:
+    """A class order written down: names or indices, one per line or as a JSON list; each class exactly once.
+
+    Text that can be read as names is (a class may be called `7`); JSON numbers are always indices.
+    """
+    entries = _entries(path)
+    known = {name: index for index, name in enumerate(class_names)}
+    if all(isinstance(e, str) and e in known for e in entries):
+        order = [known[str(e)] for e in entries]
+    elif all(isinstance(e, int) or re.fullmatch("[0-9]{1,9}", e) for e in entries):
+        order = [int(e) for e in entries]
+    else:
+        stranger = next(e for e in entries if not (isinstance(e, str) and e in known))
+        raise EaseError(f"class order file '{path}': {unknown('class', str(stranger), known)}")
+    _check_permutation(order, class_names, f"class order file '{path}'")
+    return tuple(order)
+
+
+def _entries(path: Path) -> list[str | int]:
+    try:
+        text = Path(path).read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "not UTF-8 text"
+        raise EaseError(
+            f"class order file '{path}' cannot be read ({reason}): give a text or JSON file"
+        ) from error
+    if Path(path).suffix.lower() != ".json" and not text.lstrip().startswith("["):
+        return [line.strip() for line in text.splitlines() if line.strip()]
+    try:
+        entries = json.loads(text)
+    except ValueError as error:
+        raise EaseError(f"class order file '{path}' is not valid JSON ({error}): write a list") from error
+    if not isinstance(entries, list) or not all(type(e) in (str, int) for e in entries):
+        raise EaseError(f"class order file '{path}' is not a JSON list of class names or indices: write one")
+    return entries
+
+
+def _check_permutation(order: Sequence[int], class_names: Sequence[str], where: str) -> None:
+    classes = len(class_names)
+    beyond = [c for c in order if not 0 <= c < classes]
+    if beyond:
+        raise EaseError(f"{where} names class {beyond[0]}, but indices go from 0 to {classes - 1}: remove it")
+    twice = [c for c in range(classes) if list(order).count(c) > 1]
+    if twice:
+        raise EaseError(f"{where} lists class '{class_names[twice[0]]}' more than once: list each class once")
+    missing = sorted(set(range(classes)) - set(order))
+    if missing:
+        raise EaseError(
+            f"{where} leaves out {len(missing)} of {classes} classes, "
+            f"the first is '{class_names[missing[0]]}': list each class once"
+        )
+
+
+def make_stream(
+    dataset: Dataset, protocol: str, seed: int = SEED, order: tuple[int, ...] | None = None
+) -> Stream:
+    """Cut a dataset into tasks. Labels become positions in the class order.
+
+    Args:
+        dataset: the images; its own order is kept if it says so.
+        protocol: `B<m> Inc<n>`.
+        seed: of the class order.
+        order: position -> class; stands above `seed` and above the dataset's wish to keep its order.
+    """
+    classes = len(dataset.class_names)
+    sizes = split(protocol, classes)
+    if order is None:
+        order = tuple(range(classes)) if dataset.keep_order else class_order(classes, seed)
+    _check_permutation(order, dataset.class_names, "the class order")
+    names = tuple(dataset.class_names[c] for c in order)
+    position = {c: p for p, c in enumerate(order)}.__getitem__
+    tasks, start = [], 0
+    for index, size in enumerate(sizes):
+        here = range(start, start + size)
+        own = [order[p] for p in here]
+        train, test = (images.of_classes(own, position) for images in (dataset.train, dataset.test))
+        tasks.append(Task(index, here, names[start : start + size], train, test))
+        start += size
+    return Stream(dataset.name, canonical(protocol), tuple(order), names, tuple(tasks), dataset.augmentation)
