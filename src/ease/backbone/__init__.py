@@ -3,5 +3,17 @@
 import ease.torchvision_cure  # noqa: F401  (timm imports torchvision)
 from ease.backbone.ports import Departure, Shape, Tuning, tensors_hash
 from ease.backbone.vit import PTM, Backbone, Pixels
+from ease.backbone.zoo import backbone_from_state, backbone_list, load_backbone
 
-__all__ = ["PTM", "Backbone", "Departure", "Pixels", "Shape", "Tuning", "tensors_hash"]
+__all__ = [
+    "PTM",
+    "Backbone",
+    "Departure",
+    "Pixels",
+    "Shape",
+    "Tuning",
+    "backbone_from_state",
+    "backbone_list",
+    "load_backbone",
+    "tensors_hash",
+]

@@ -186,11 +186,11 @@ def _attention(attn: Any, x: Tensor, layer: int, tuning: Tuning, queries: int | 
     return attn.proj_drop(_linear("proj", attn.proj, out, layer, tuning))
 
 
-def _few_queries(qkv: nn.Linear, x: Tensor, layer: int, tuning: Tuning, queries: int) -> tuple[Tensor, Tensor, Tensor]:
+def _few_queries(
+    qkv: nn.Linear, x: Tensor, layer: int, tuning: Tuning, queries: int
+) -> tuple[Tensor, Tensor, Tensor]:
     """Q for the first rows only, K and V for all tokens."""
-    touched = (
-        type(tuning).modulate is not Tuning.modulate or type(tuning).low_rank is not Tuning.low_rank
-    )
+    touched = type(tuning).modulate is not Tuning.modulate or type(tuning).low_rank is not Tuning.low_rank
     if touched:  # the tuning sees the fused projection whole
         q, k, v = _linear("qkv", qkv, x, layer, tuning).chunk(3, dim=-1)
         return q[:, :queries], k, v

@@ -1,0 +1,267 @@
+"""From a name to a frozen backbone: weights embedded in the package, in a local file or on timm's hub."""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import urlparse
+from urllib.request import getproxies
+
+import timm
+import torch
+from huggingface_hub import constants as hub
+from safetensors.torch import load
+from timm.models import is_model_in_modules
+from timm.models.vision_transformer import VisionTransformer, checkpoint_filter_fn
+from torch import Tensor
+
+from ease.backbone.ports import tensors_hash
+from ease.backbone.vit import Backbone, Pixels, check_supported
+from ease.backbone.weights_file import read_weights
+from ease.errors import EaseError, unknown
+
+EMBEDDED = "ease-vit"
+FAMILIES = ["vision_transformer", "deit"]
+"""The modules of timm that define plain ViTs."""
+
+_CURATED = {
+    EMBEDDED: "embedded in the package, 64 px, 2.7 M parameters: needs no download",
+    "vit_base_patch16_224.augreg_in21k": "the paper's ViT-B/16-IN21K",
+    "vit_base_patch16_224.augreg_in21k_ft_in1k": "the paper's ViT-B/16-IN1K",
+    "deit_tiny_patch16_224.fb_in1k": "DeiT-tiny on ImageNet-1k, 5.7 M parameters: light enough for a CPU",
+    "vit_small_patch14_dinov2.lvd142m": "DINOv2 ViT-S/14: learned without labels",
+    "vit_base_patch16_clip_224.openai": "OpenAI CLIP's image encoder, ViT-B/16",
+    "vit_base_patch16_siglip_224.webli": "SigLIP's image encoder, ViT-B/16 with attention pooling",
+    "<timm name>": "any other plain timm ViT, from the hub or with a local weights file",
+}
+# What a file may hold beside the ViT itself: classifiers, and parts of the model it was trained in.
+_NOT_OF_THE_VIT = re.compile(
+    r"^(head|head_dist|fc|pre_logits|mask_token|decoder\w*|text|logit_scale|logit_bias)\b"
+)
+
+
+def backbone_list() -> dict[str, str]:
+    """Names worth knowing, each with one line. Others: any plain timm ViT by its timm name."""
+    return dict(_CURATED)
+
+
+def load_backbone(
+    name: str = EMBEDDED,
+    *,
+    weights: Path | str | None = None,
+    input_size: int | None = None,
+    normalize: Literal["model", "none"] = "model",
+    pretrained: bool = True,
+) -> Backbone:
+    """The frozen backbone of that name.
+
+    Args:
+        name: `ease-vit`, or any plain timm ViT by its timm name, with or without a pretrained tag.
+        weights: a local file to use in place of the hub's (or the embedded) weights.
+        input_size: side length of the input; the positions are resampled. The model's own when None.
+        normalize: `model` for the mean and std the weights were trained with, `none` for pixels in [0, 1].
+        pretrained: False gives random weights, the same ones every time.
+
+    `weights_hash` covers the tensors under the names, shapes and types they have in the file, without the
+    classifier; for the hub, where timm keeps the file to itself, those of the model before its positions are
+    resampled. Both agree for a file that uses timm's own names.
+    """
+    tensors = read_weights(Path(weights)) if weights is not None else None
+    if name == EMBEDDED:
+        return _embedded(tensors, weights, input_size, normalize, pretrained)
+    architecture = _known(name)
+    if tensors is None:
+        vit = _create(name, pretrained, check=input_size)
+        content = tensors_hash(vit.state_dict())
+        if input_size is not None:
+            vit.set_input_size(img_size=(input_size, input_size))
+    else:
+        # Built at the wanted size, so that positions are resampled at most once, from the file's grid.
+        vit = _create(name, img_size=input_size)
+        content = tensors_hash(_without_classifier(tensors))
+        if Path(str(weights)).suffix == ".npz":
+            _load_jax(vit, Path(str(weights)), tensors, name)
+        else:
+            _load(
+                vit, tensors, f"weights file '{weights}'", name, is_model_in_modules(architecture, ["deit"])
+            )
+    config = vit.pretrained_cfg
+    size = vit.patch_embed.img_size[0]
+    return Backbone(vit, name, content, _pixels(size, config, normalize))
+
+
+def backbone_from_state(
+    state: dict[str, Tensor],
+    *,
+    img_size: int,
+    patch_size: int,
+    heads: int,
+    name: str,
+    pixels: Pixels,
+) -> Backbone:
+    """A plain class-token ViT from tensors in memory under timm's names, which tell its width and depth."""
+    depth = len({k.split(".")[1] for k in state if k.startswith("blocks.")})
+    if not depth or "patch_embed.proj.weight" not in state:
+        raise EaseError(f"backbone '{name}': the given tensors are not a ViT's under timm's names")
+    dim = state["patch_embed.proj.weight"].shape[0]
+    hidden = state["blocks.0.mlp.fc1.weight"].shape[0]
+    with _private_randomness():
+        vit = VisionTransformer(
+            img_size=img_size,
+            patch_size=patch_size,
+            embed_dim=dim,
+            depth=depth,
+            num_heads=heads,
+            mlp_ratio=hidden / dim,
+            qkv_bias="blocks.0.attn.qkv.bias" in state,
+            init_values=1.0 if "blocks.0.ls1.gamma" in state else None,
+            num_classes=0,
+        )
+    _check_size(vit, name, img_size)
+    _load(vit, state, "the given state", name)
+    return Backbone(vit, name, tensors_hash(_without_classifier(state)), pixels)
+
+
+def _embedded(
+    tensors: dict[str, Tensor] | None,
+    weights: Path | str | None,
+    input_size: int | None,
+    normalize: Literal["model", "none"],
+    pretrained: bool,
+) -> Backbone:
+    with _private_randomness():
+        vit = VisionTransformer(
+            img_size=input_size or 64, patch_size=8, embed_dim=192, depth=6, num_heads=3, num_classes=0
+        )
+    _check_size(vit, EMBEDDED, input_size or 64)
+    if pretrained and tensors is None:
+        tensors = load((files("ease") / "weights" / "ease-vit.safetensors").read_bytes())
+    if tensors is None:
+        tensors = vit.state_dict()
+    _load(vit, tensors, "its embedded file" if weights is None else f"weights file '{weights}'", EMBEDDED)
+    half = {"mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5), "interpolation": "bicubic"}
+    pixels = _pixels(input_size or 64, half, normalize)
+    return Backbone(vit, EMBEDDED, tensors_hash(_without_classifier(tensors)), pixels)
+
+
+def _known(name: str) -> str:
+    """The architecture's name without the tag of its weights; an error if timm has no such ViT."""
+    architecture, _, tag = name.partition(".")
+    if not timm.is_model(architecture):
+        raise unknown("backbone", name, [EMBEDDED, *timm.list_models(module=FAMILIES)])
+    if not is_model_in_modules(architecture, FAMILIES):
+        raise EaseError(f"backbone '{name}' is not a plain ViT; use a timm model of the families vit or deit")
+    if tag and name not in (tagged := timm.list_pretrained(f"{architecture}.*")):
+        raise unknown("weights of backbone", name, tagged)
+    return architecture
+
+
+def _create(
+    name: str, pretrained: bool = False, img_size: int | None = None, check: int | None = None
+) -> Any:
+    """timm's model without its classifier, refused before any download if we cannot drive it."""
+    size = {} if img_size is None else {"img_size": img_size}
+    if pretrained and not timm.list_pretrained(name if "." in name else f"{name}.*"):
+        raise EaseError(f"timm has no weights for backbone '{name}'; give a local file with --weights")
+    with _private_randomness():
+        vit = timm.create_model(name, pretrained=False, num_classes=0, **size)
+        check_supported(vit, name)
+        _check_size(vit, name, check or vit.patch_embed.img_size[0])
+        if not pretrained:
+            return vit
+        try:
+            with _no_vain_retries():
+                return timm.create_model(name, pretrained=True, num_classes=0)
+        except Exception as error:  # hub, sockets, certificates, disks: all mean the same here
+            raise EaseError(
+                f"weights of backbone '{name}' cannot be fetched from the hub; give a local file with --weights"
+            ) from error
+
+
+def _load(
+    vit: Any, tensors: dict[str, Tensor], source: str, name: str, layer_scale_names: bool = False
+) -> None:
+    """Copy a file's tensors into the model, all of them or none, through timm's own conversion."""
+    foreign = f"{source} does not fit backbone '{name}'"
+    patch = next((v for k, v in tensors.items() if k.endswith("patch_embed.proj.weight")), None)
+    wanted = tuple(vit.patch_embed.patch_size)
+    if patch is not None and patch.ndim == 4 and tuple(patch.shape[2:]) != wanted:
+        # timm would resample the patches in silence: a different model.
+        raise EaseError(
+            f"{foreign}: its patches are {patch.shape[2]}x{patch.shape[3]}, not {wanted[0]}x{wanted[1]}"
+        )
+    try:
+        floats = {k: v.float() if v.is_floating_point() else v for k, v in tensors.items()}
+        converted = checkpoint_filter_fn(floats, vit, adapt_layer_scale=layer_scale_names)
+        result = vit.load_state_dict(_without_classifier(converted), strict=False)
+    except Exception as error:  # shapes that differ, positions that form no square grid
+        raise EaseError(f"{foreign}: it is of another architecture") from error
+    for what, keys in (("lacks", result.missing_keys), ("also holds", result.unexpected_keys)):
+        if keys:
+            raise EaseError(f"{foreign}: it {what} '{keys[0]}' ({len(keys)} such tensors)")
+
+
+def _load_jax(vit: Any, path: Path, tensors: dict[str, Tensor], name: str) -> None:
+    foreign = f"weights file '{path}' does not fit backbone '{name}'"
+    found = {int(m.group(1)) for k in tensors if (m := re.search(r"encoderblock_(\d+)/", k))}
+    if found and len(found) != len(vit.blocks):
+        raise EaseError(f"{foreign}: it has {len(found)} blocks, not {len(vit.blocks)}")
+    patch = next((v for k, v in tensors.items() if re.search(r"(^|/)embedding/kernel$", k)), None)
+    wanted = tuple(vit.patch_embed.patch_size)
+    if patch is not None and tuple(patch.shape[:2]) != wanted:
+        raise EaseError(
+            f"{foreign}: its patches are {patch.shape[0]}x{patch.shape[1]}, not {wanted[0]}x{wanted[1]}"
+        )
+    try:
+        with torch.no_grad():
+            vit.load_pretrained(str(path))
+    except Exception as error:  # names that are not there, shapes that differ
+        raise EaseError(f"{foreign}: it is of another architecture") from error
+
+
+def _without_classifier(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {k: v for k, v in tensors.items() if not _NOT_OF_THE_VIT.match(k)}
+
+
+def _check_size(vit: Any, name: str, size: int) -> None:
+    patch = vit.patch_embed.patch_size[0]
+    if size < patch or size % patch:
+        nearest = max(patch, round(size / patch) * patch)
+        raise EaseError(
+            f"backbone '{name}' has {patch} px patches: input size {size} is no multiple; try {nearest}"
+        )
+
+
+def _pixels(size: int, config: dict[str, Any], normalize: Literal["model", "none"]) -> Pixels:
+    if normalize not in ("model", "none"):
+        raise unknown("normalisation", normalize, ["model", "none"])
+    mean, std = (config["mean"], config["std"]) if normalize == "model" else ((0.0,) * 3, (1.0,) * 3)
+    return Pixels(size, tuple(map(float, mean)), tuple(map(float, std)), config["interpolation"])  # type: ignore[arg-type]
+
+
+@contextmanager
+def _private_randomness() -> Iterator[None]:
+    """Building a model draws random weights: always the same, and none from the caller's generator."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        yield
+
+
+@contextmanager
+def _no_vain_retries() -> Iterator[None]:
+    """Without a network the hub's client would retry for most of a minute before it looks into its cache."""
+    before = hub.HF_HUB_OFFLINE
+    try:
+        if not getproxies():
+            socket.getaddrinfo(urlparse(hub.ENDPOINT).hostname, 443)
+    except OSError:
+        hub.HF_HUB_OFFLINE = True
+    try:
+        yield
+    finally:
+        hub.HF_HUB_OFFLINE = before
