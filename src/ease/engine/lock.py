@@ -1,0 +1,128 @@
+"""One writer at a time: a lock that the operating system releases when its holder dies."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+from ease.engine.files import explain, make_folder
+from ease.errors import EaseError
+
+_BUSY = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES, errno.EDEADLK)
+_UNSUPPORTED = (errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL)
+
+_held: set[WriterLock] = set()
+
+
+class WriterLock:
+    """The right to write in one folder. Waits for nobody; may be taken again by the thread that holds it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.path = folder / ".lock"
+        # Where the file system cannot lock, this file's existence is the lock; a crash then leaves it behind.
+        self.flag = folder / ".lock-held"
+        self._thread = threading.RLock()
+        self._handle: int | None = None
+        self._flagged = False
+
+    @contextlib.contextmanager
+    def hold(self) -> Iterator[None]:
+        """Hold the lock inside the `with`, or fail at once."""
+        if not self._thread.acquire(blocking=False):
+            raise self._busy()
+        try:
+            if self._handle is not None:
+                yield
+                return
+            make_folder(self.folder)
+            self._acquire()
+            try:
+                yield
+            finally:
+                self._release()
+        finally:
+            self._thread.release()
+
+    def _busy(self) -> EaseError:
+        return EaseError(
+            f"another process is writing {self.folder}: wait until it ends, or choose another folder"
+        )
+
+    def _acquire(self) -> None:
+        try:
+            handle = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
+        except OSError as error:
+            raise explain("lock", self.path, error) from error
+        try:
+            _lock(handle)
+        except OSError as error:
+            if error.errno in _BUSY:
+                os.close(handle)
+                raise self._busy() from error
+            if error.errno not in _UNSUPPORTED:
+                os.close(handle)
+                raise explain("lock", self.path, error) from error
+            try:
+                self._raise_flag()
+            except BaseException:
+                os.close(handle)
+                raise
+        self._handle = handle
+        _held.add(self)
+
+    def _raise_flag(self) -> None:
+        try:
+            os.close(os.open(self.flag, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+        except FileExistsError as error:
+            raise EaseError(
+                f"another process is writing {self.folder}, or died doing so: if none is, delete {self.flag}"
+            ) from error
+        except OSError as error:
+            raise explain("lock", self.flag, error) from error
+        self._flagged = True
+
+    def _release(self) -> None:
+        _held.discard(self)
+        handle, self._handle = self._handle, None
+        if handle is None:  # forgotten in a forked child
+            return
+        if self._flagged:
+            self._flagged = False
+            with contextlib.suppress(OSError):
+                self.flag.unlink()
+        os.close(handle)
+
+    def _forget(self) -> None:
+        """In a forked child: the lock is the parent's and must end with the parent, not with this copy."""
+        if self._handle is not None:
+            os.close(self._handle)
+        self._handle, self._flagged = None, False
+        self._thread = threading.RLock()
+
+
+if sys.platform == "win32":
+    import msvcrt
+
+    def _lock(handle: int) -> None:
+        msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
+else:
+    import fcntl
+
+    def _lock(handle: int) -> None:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def _after_fork_in_child() -> None:
+    for lock in list(_held):
+        lock._forget()
+    _held.clear()
+
+
+if hasattr(os, "register_at_fork"):  # data loader workers outlive a killed parent for a while
+    os.register_at_fork(after_in_child=_after_fork_in_child)

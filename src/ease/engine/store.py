@@ -1,0 +1,386 @@
+"""The model directory: generations of a model that grows by adding files and survives any crash."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from ease.engine import files as durable
+from ease.engine.files import FileEntry
+from ease.engine.lock import WriterLock
+from ease.errors import EaseError
+
+FORMAT = 1
+KINDS = ("subspaces", "prototypes", "learner", "memory")
+OWNER = "ease.model"
+"""Metadata key by which a tensor file says that it belongs to a model directory, and under which name."""
+
+_RESERVED = ("format", "generation", "created", "files", "checksum")
+_NAME = re.compile(r"(?!manifests/)[A-Za-z0-9_][A-Za-z0-9_-]{0,63}/[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
+_PATH = re.compile(
+    r"(?!manifests/)[A-Za-z0-9_][A-Za-z0-9_-]{0,63}/[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}\.safetensors"
+)
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_MANIFEST = re.compile(r"[0-9]{4,12}\.json")
+_LAST = 10**9
+
+
+@dataclass(frozen=True)
+class StoredFile(FileEntry):
+    """Where a logical file of a generation lies, and what it must contain."""
+
+    path: str
+
+
+@dataclass(frozen=True)
+class Generation:
+    """One state of a model: its manifest, and the tensors by logical name that were asked for."""
+
+    manifest: dict[str, Any]
+    files: dict[str, dict[str, Tensor]]
+
+    @property
+    def number(self) -> int:
+        """Counts the commits of the directory, from 1."""
+        return int(self.manifest["generation"])
+
+
+class ModelDirectory:
+    """A folder of safetensors and JSON that holds every generation of one model.
+
+    A tensor file never changes once written. A generation is a manifest that names its files with their
+    checksums; `manifest.json` is the current one and is replaced last, in one step. Reading takes no lock and
+    writes nothing.
+    """
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+        self.manifest_path = self.path / "manifest.json"
+        self._lock = WriterLock(self.path)
+        self._recorded: dict[Path, tuple[tuple[int, int, int], dict[str, StoredFile]]] = {}
+
+    # --- reading ----------------------------------------------------------------------------------
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is a current generation."""
+        return self.manifest_path.is_file()
+
+    def generations(self) -> list[int]:
+        """The generations on disk in ascending order, those given up by a rollback included."""
+        folder = self.path / "manifests"
+        if not folder.is_dir():
+            return []
+        numbers = (int(f.stem) for f in folder.iterdir() if _MANIFEST.fullmatch(f.name))
+        return sorted(number for number in numbers if self._manifest_file(number).is_file())
+
+    def manifest(self, generation: int | None = None) -> dict[str, Any]:
+        """The checked manifest of a generation (the current one by default)."""
+        return self._read_manifest(generation)[0]
+
+    def load(self, generation: int | None = None, names: Iterable[str] | None = None) -> Generation:
+        """Read a generation, or only the named files of it; whatever was changed since is refused."""
+        manifest, stored = self._read_manifest(generation)
+        wanted = list(stored) if names is None else list(names)
+        for name in wanted:
+            if name not in stored:
+                raise EaseError(
+                    f"the model in {self.path} has no file '{name}' in generation {manifest['generation']}: "
+                    f"known: {', '.join(stored) or 'none'}"
+                )
+        tensors = {
+            name: durable.read_tensors(self._inside(stored[name].path), stored[name]) for name in wanted
+        }
+        return Generation(manifest, tensors)
+
+    def verify(self, generation: int | None = None) -> None:
+        """Check every file of a generation against its manifest."""
+        _, stored = self._read_manifest(generation)
+        for entry in stored.values():
+            durable.read_checked(self._inside(entry.path), entry)
+
+    # --- writing ----------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[None]:
+        """Be the only writer inside the `with`. A second one, in any process, is refused at once."""
+        with self._lock.hold():
+            yield
+
+    def commit(
+        self,
+        manifest_fields: Mapping[str, Any],
+        files: Mapping[str, Mapping[str, Tensor]],
+        keep: Iterable[str] = (),
+    ) -> int:
+        """Write a new generation and make it the current one.
+
+        Args:
+            manifest_fields: what the caller wants to remember beside the files; JSON values.
+            files: all tensors of the generation by logical name, such as "subspaces/0003". A file with that
+                name and content in any generation on disk is used again, not written again.
+            keep: logical names of the current generation that are carried over without being read.
+
+        Returns:
+            The number of the new generation.
+        """
+        clash = [key for key in _RESERVED if key in manifest_fields]
+        if clash:
+            raise ValueError(f"manifest fields {clash} belong to the model directory")
+        # There and back: what JSON cannot hold fails before anything is written.
+        fields = durable.decode_json(durable.encode_json(dict(manifest_fields)), self.manifest_path)
+        for name in files:
+            if not _NAME.fullmatch(name):
+                raise ValueError(f"'{name}' is no model file: name it folder/name, such as subspaces/0003")
+        with self.writing():
+            current = self._read_manifest(None)[1] if self.exists else {}
+            stored = {name: self._kept(name, current) for name in keep}
+            number = max(self._taken(), default=0) + 1
+            self._sweep(files)
+            written: list[Path] = []
+            raw = b""
+            try:
+                for name in sorted(files):
+                    stored[name] = self._place(name, files[name], number, written)
+                raw = _encode_manifest(number, fields, stored)
+                durable.make_folder(self.path / "manifests")
+                written.append(self._manifest_file(number))
+                durable.write_atomic(written[-1], raw)
+                self._point_at(raw)
+            except BaseException:
+                self._abandon(written, raw)
+                raise
+        return number
+
+    def rollback(self, generation: int) -> None:
+        """Make another generation the current one. Nothing is lost: it can be undone the same way."""
+        with self.writing():
+            self.verify(generation)
+            self._point_at(durable.read_bytes(self._manifest_file(generation), durable.JSON_LIMIT))
+
+    def clear_history(self) -> None:
+        """Remove all generations but the current one, and the files that only they used."""
+        with self.writing():
+            current = self.manifest()["generation"]
+            for number in self.generations():
+                if number != current:
+                    durable.remove(self._manifest_file(number))
+            folders = self._sweep({}) | {self.manifest_path.parent / "manifests"}
+            for folder in filter(Path.is_dir, folders):
+                with durable.explained("clear the history of", self.path):
+                    durable.sync_folder(folder)
+
+    # --- manifests --------------------------------------------------------------------------------
+
+    def _manifest_file(self, generation: int) -> Path:
+        return self.path / "manifests" / f"{generation:04d}.json"
+
+    def _read_manifest(self, generation: int | None) -> tuple[dict[str, Any], dict[str, StoredFile]]:
+        path = self.manifest_path if generation is None else self._manifest_file(generation)
+        if not path.is_file():
+            known = ", ".join(map(str, self.generations()))
+            if generation is None:
+                hint = (
+                    f"roll back to generation {known}" if known else "check the path, or learn a first task"
+                )
+                raise EaseError(f"there is no model in {self.path} (no manifest.json): {hint}")
+            raise EaseError(
+                f"the model in {self.path} has no generation {generation}: known: {known or 'none'}"
+            )
+        manifest = _decode_manifest(durable.read_bytes(path, durable.JSON_LIMIT), path)
+        if generation is not None and manifest["generation"] != generation:
+            raise durable.damaged(path, f"it holds generation {manifest['generation']}")
+        return manifest, _stored_files(manifest, path)
+
+    def _point_at(self, raw: bytes) -> None:
+        """Replace manifest.json; whoever sees this fail may rely on the old one being current."""
+        limit = durable.JSON_LIMIT
+        before = durable.read_bytes(self.manifest_path, limit) if self.exists else None
+        try:
+            durable.write_atomic(self.manifest_path, raw)
+        except BaseException:
+            # The folder's sync comes after the replacement, so a failure may leave the new manifest in place.
+            if before is None:
+                durable.remove(self.manifest_path)
+            elif durable.read_bytes(self.manifest_path, limit) != before:
+                durable.write_atomic(self.manifest_path, before)
+            raise
+
+    def _abandon(self, written: list[Path], raw: bytes) -> None:
+        """Take back the files of a commit that failed, unless its manifest is current after all."""
+        with contextlib.suppress(EaseError, OSError):
+            if self.exists and durable.read_bytes(self.manifest_path, durable.JSON_LIMIT) == raw:
+                return
+            for path in reversed(written):  # the manifest first: it must never name a file that is gone
+                path.unlink(missing_ok=True)
+
+    def _taken(self) -> list[int]:
+        current = [self.manifest()["generation"]] if self.exists else []
+        return self.generations() + current
+
+    # --- files ------------------------------------------------------------------------------------
+
+    def _inside(self, relative: str) -> Path:
+        """The path of a file of this directory; a link that leads out of it is refused."""
+        path = self.path / relative
+        if not path.resolve().is_relative_to(self.path.resolve()):
+            raise EaseError(f"{path} leads out of the model directory: remove that link, or restore a backup")
+        return path
+
+    def _kept(self, name: str, current: Mapping[str, StoredFile]) -> StoredFile:
+        if name not in current:
+            raise EaseError(f"the model in {self.path} has no file '{name}' to keep: pass its tensors")
+        entry = current[name]
+        path = self._inside(entry.path)
+        with durable.explained("keep", path):
+            size = path.stat().st_size
+        if size != entry.size:
+            raise durable.damaged(path, f"it has {size} bytes in place of {entry.size}")
+        return entry
+
+    def _place(
+        self, name: str, tensors: Mapping[str, Tensor], number: int, written: list[Path]
+    ) -> StoredFile:
+        data = durable.encode_tensors(tensors, {OWNER: name})
+        entry = durable.entry_of(data)
+        for stored in self._all_recorded()[0]:
+            known = stored.get(name)
+            if known and (known.sha256, known.size) == (entry.sha256, entry.size):
+                # A file that was damaged since must not get into a new generation.
+                with contextlib.suppress(EaseError):
+                    durable.read_checked(self._inside(known.path), known)
+                    return known
+        relative = f"{name}.safetensors"
+        while (self.path / relative).exists() or (self.path / relative).is_symlink():
+            relative = f"{relative.removesuffix('.safetensors')}-g{number:04d}.safetensors"
+        path = self._inside(relative)
+        durable.make_folder(path.parent)
+        written.append(path)
+        durable.write_atomic(path, data)
+        return StoredFile(entry.sha256, entry.size, relative)
+
+    def _all_recorded(self) -> tuple[list[dict[str, StoredFile]], bool]:
+        """What each manifest on disk records, newest first, and whether all of them could be read."""
+        paths = [self._manifest_file(number) for number in reversed(self.generations())]
+        paths += [self.manifest_path] if self.exists else []
+        seen: dict[Path, tuple[tuple[int, int, int], dict[str, StoredFile]]] = {}
+        for path in paths:
+            with durable.explained("read", path):
+                facts = path.stat()
+            version = (facts.st_ino, facts.st_mtime_ns, facts.st_size)
+            cached = self._recorded.get(path)
+            if cached is None or cached[0] != version:
+                try:
+                    manifest = _decode_manifest(durable.read_bytes(path, durable.JSON_LIMIT), path)
+                    cached = (version, _stored_files(manifest, path))
+                except EaseError:  # an old one that is damaged must not keep the model from growing
+                    continue
+            seen[path] = cached
+        self._recorded = seen
+        return [stored for _, stored in seen.values()], len(seen) == len(paths)
+
+    def _sweep(self, coming: Iterable[str]) -> set[Path]:
+        """Remove what crashed writers left behind, and return the folders where something was.
+
+        Only files that are known to be ours go: people keep other things in the same folder.
+        """
+        litter = durable.sweep(self.path, self.manifest_path.name)
+        litter += durable.sweep(self.path / "manifests")
+        recorded, complete = self._all_recorded()
+        needed = {entry.path for stored in recorded for entry in stored.values()}
+        names = {name for stored in recorded for name in stored} | needed | set(coming)
+        kinds = {name.split("/")[0] for name in names} | set(KINDS)
+        for kind in sorted(kinds):
+            folder = self.path / kind
+            if folder.is_symlink() or not folder.is_dir():
+                continue
+            litter += durable.sweep(folder, "*.safetensors")
+            if not complete:  # a manifest that cannot be read may need any file
+                continue
+            for path in sorted(folder.glob("*.safetensors")):
+                if f"{kind}/{path.name}" not in needed and _is_ours(path, kind):
+                    durable.remove(path)
+                    litter.append(path)
+        return {path.parent for path in litter}
+
+
+def _is_ours(path: Path, kind: str) -> bool:
+    if path.is_symlink() or not path.is_file():
+        return False
+    try:
+        owner = durable.read_metadata(path).get(OWNER, "")
+    except EaseError:
+        return False
+    return owner.startswith(f"{kind}/") and path.name.startswith(owner.removeprefix(f"{kind}/"))
+
+
+def _encode_manifest(number: int, fields: Mapping[str, Any], stored: Mapping[str, StoredFile]) -> bytes:
+    manifest = {
+        "format": FORMAT,
+        "generation": number,
+        "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        **fields,
+        "files": {
+            name: {"path": entry.path, "sha256": entry.sha256, "size": entry.size}
+            for name, entry in sorted(stored.items())
+        },
+    }
+    raw = _sealed(manifest)
+    if len(raw) > durable.JSON_LIMIT or number > _LAST:
+        raise EaseError(
+            f"generation {number} is too large for one manifest: clear the history, keep less in it"
+        )
+    return raw
+
+
+def _sealed(body: dict[str, Any]) -> bytes:
+    return durable.encode_json({**body, "checksum": durable.entry_of(durable.encode_json(body)).sha256})
+
+
+def _decode_manifest(raw: bytes, path: Path) -> dict[str, Any]:
+    manifest = durable.decode_json(raw, path)
+    if not isinstance(manifest, dict) or type(manifest.get("format")) is not int:
+        raise durable.damaged(path, "it is not a manifest")
+    # Before the checksum: a later format may compute it in another way.
+    if manifest["format"] > FORMAT:
+        raise EaseError(
+            f"{path} has format {manifest['format']}, this version reads up to {FORMAT}: upgrade ease-cil"
+        )
+    body = {key: value for key, value in manifest.items() if key != "checksum"}
+    try:
+        # Byte for byte, so that not even a repeated key or a different spelling of a number passes.
+        whole = _sealed(body)
+    except ValueError as error:
+        raise durable.damaged(path, "it is not a manifest") from error
+    if whole != raw:
+        raise durable.damaged(path, "its checksum differs")
+    if type(manifest.get("generation")) is not int or not 1 <= manifest["generation"] <= _LAST:
+        raise durable.damaged(path, "it has no generation")
+    return manifest
+
+
+def _stored_files(manifest: dict[str, Any], path: Path) -> dict[str, StoredFile]:
+    """The file table of a manifest. None of it is believed: a stranger can write a right checksum too."""
+    table = manifest.get("files")
+    if not isinstance(table, dict):
+        raise durable.damaged(path, "it names no files")
+    stored = {}
+    for name, entry in table.items():
+        if not _NAME.fullmatch(name) or not isinstance(entry, dict):
+            raise durable.damaged(path, f"its entry '{name}' is no entry")
+        where, sha256, size = entry.get("path"), entry.get("sha256"), entry.get("size")
+        if not isinstance(where, str) or not _PATH.fullmatch(where):
+            raise durable.damaged(path, f"the path of '{name}' is not one inside the model directory")
+        if not isinstance(sha256, str) or not _SHA256.fullmatch(sha256):
+            raise durable.damaged(path, f"the checksum of '{name}' is none")
+        if type(size) is not int or not 0 < size <= durable.TENSORS_LIMIT:
+            raise durable.damaged(path, f"the size of '{name}' is out of bounds")
+        stored[name] = StoredFile(sha256, size, where)
+    return stored
