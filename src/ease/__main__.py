@@ -1,0 +1,5 @@
+"""`python -m ease`."""
+
+from ease.cli import main
+
+main()

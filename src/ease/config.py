@@ -1,0 +1,125 @@
+"""One typed configuration, put together from a preset, a YAML file and options; stored beside every result."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from ease.errors import EaseError, unknown
+from ease.methods.registry import find_method
+from ease.presets import preset_values
+
+
+class RunConfig(BaseModel):
+    """Everything that decides a run's result. `settings` are the method's own."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    dataset: str = "glyphs"
+    data_root: str | None = Field(None, description="the dataset's folder")
+    protocol: str = "B0 Inc6"
+    method: str = "ease"
+    backbone: str = "ease-vit"
+    weights: str | None = Field(None, description="local weights file for the backbone")
+    input_size: int | None = Field(None, ge=8, description="side length of the input; the model's own if unset")
+    normalize: Literal["model", "none"] = Field("model", description="the model's mean and std, or none")
+    seed: int = Field(1993, ge=0, lt=2**32)
+    class_order: str | None = Field(None, description="file with the order of the classes")
+    limit_per_class: int | None = Field(None, ge=1, description="images per class, for quick looks")
+    unreadable: Literal["refuse", "skip"] = Field("refuse", description="what to do about damaged images")
+    exemplars: int | Literal["all"] = Field(20, description="old images per class, for exemplar-based methods")
+    selection: Literal["herding", "random"] = Field("herding", description="how exemplars are chosen")
+    eval_batch_size: int = Field(64, ge=1, description="images per batch where nothing is trained")
+    accelerator: str = Field("cpu", description="cpu, cuda, mps or auto")
+    devices: int = Field(1, ge=1)
+    precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true"
+    feature_memory: int = Field(256, ge=0, description="MB of test features held in memory; the rest is on disk")
+    preset: str | None = None
+    settings: dict[str, Any] = Field(default_factory=dict)
+
+
+def resolve(
+    options: Mapping[str, Any] | None = None,
+    *,
+    preset: str | None = None,
+    file: Path | None = None,
+    sets: Sequence[str] = (),
+) -> tuple[RunConfig, list[str]]:
+    """The configuration of a run, and notes on how a preset was applied.
+
+    Later sources win: defaults, preset, YAML file, options, `key=value` settings.
+    """
+    given = _of_file(file) if file is not None else {}
+    given |= {key: value for key, value in (options or {}).items() if value is not None}
+    own: dict[str, Any] = dict(given.pop("settings", {}) or {})
+    if preset is not None:
+        given["preset"] = preset
+    method = find_method(str(given.get("method", RunConfig.model_fields["method"].default)))
+    given["method"] = method.name
+    for key, value in map(_parse_set, sets):
+        (own if key in method.Settings.model_fields else given)[key] = value
+    known = [*RunConfig.model_fields, *method.Settings.model_fields]
+    for key in [*given, *own]:
+        if key not in known:
+            raise unknown(f"setting for method '{method.name}'", key, known)
+    notes: list[str] = []
+    if given.get("preset"):
+        whole = {**{n: f.default for n, f in RunConfig.model_fields.items()}, **given}
+        run, settings, notes = preset_values(
+            given["preset"], method.name, whole["dataset"], whole["protocol"], whole["backbone"]
+        )
+        given, own = {**run, **given}, {**settings, **own}
+    complete = validated(method.Settings, own, f"settings of '{method.name}'")
+    given["settings"] = complete.model_dump(mode="json")
+    return validated(RunConfig, given, "run configuration"), notes
+
+
+def validated(model: type[Any], values: Mapping[str, Any], where: str) -> Any:
+    """The model, or one line that names the first wrong value."""
+    try:
+        return model.model_validate(values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"])
+        if first["type"] == "extra_forbidden":
+            raise unknown(f"key in {where}", key, model.model_fields) from None
+        raise EaseError(f"{where}: {key} = {first['input']!r}: {first['msg'].lower()}") from None
+
+
+def _parse_set(text: str) -> tuple[str, Any]:
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise EaseError(f"'--set {text}' is not key=value: write for example --set alpha=0.3")
+    try:
+        return key.strip().replace("-", "_"), _number(yaml.safe_load(value))
+    except yaml.YAMLError:
+        raise EaseError(f"'--set {text}': cannot read the value; quote it or write it as JSON") from None
+
+
+def _number(value: Any) -> Any:
+    """YAML 1.1 reads 5e-4 as text; people mean the number."""
+    if isinstance(value, str):
+        try:
+            return float(value)
+        except ValueError:
+            return value
+    return value
+
+
+def _of_file(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        raise EaseError(f"config file {path} does not exist: check the path")
+    if path.stat().st_size > 2**20:
+        raise EaseError(f"config file {path} is larger than 1 MB: check that it is the right file")
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise EaseError(f"config file {path} is not valid YAML: {error}") from None
+    if not isinstance(content, dict):
+        raise EaseError(f"config file {path} must hold 'key: value' lines")
+    content.pop("preset_notes", None)
+    return content

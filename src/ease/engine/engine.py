@@ -1,0 +1,135 @@
+"""What a learner works with: one backbone, one input pipeline, devices, randomness and the ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ease.backbone import Backbone, Tuning
+from ease.backbone.vit import Reading
+from ease.engine.fit import Order, Training, fit
+from ease.engine.ledger import Ledger, Phase
+from ease.engine.progress import Progress, Quiet
+from ease.streams import ImageSet
+from ease.streams.transforms import Transforms
+
+
+class Engine:
+    """Trains tunings and extracts features; knows devices and files so that methods need not.
+
+    Args:
+        backbone: the frozen ViT.
+        transforms: from decoded images to the backbone's input.
+        seed: names every random number of the run.
+        fabric: a launched Lightning Fabric; a single CPU process when None.
+        batch_size: images per batch where no gradient is needed; over all processes.
+        checkpoints: where an unfinished training leaves its last epoch; nowhere when None.
+    """
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        transforms: Transforms,
+        *,
+        seed: int = 1993,
+        fabric: Any = None,
+        batch_size: int = 64,
+        checkpoints: Path | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        if fabric is None:
+            from lightning_fabric import Fabric
+
+            fabric = Fabric(accelerator="cpu", devices=1)
+        self.fabric = fabric
+        self.backbone = backbone.to(fabric.device)
+        self.transforms = transforms
+        self.seed = seed
+        self.batch_size = batch_size
+        self.checkpoints = checkpoints
+        self.progress: Progress = progress or Quiet()
+        self.ledger = Ledger()
+
+    def fit(
+        self,
+        module: nn.Module,
+        loss: Callable[[Any, Tensor], Tensor],
+        images: ImageSet,
+        training: Training,
+        *,
+        task: int,
+        phase: str = "train",
+        order: Order | None = None,
+    ) -> list[float]:
+        """Train `module` (images -> outputs) on these images; see `ease.engine.fit`. Mean loss per epoch."""
+        with self.ledger.timing("train"):
+            return fit(self, module, loss, images, training, task=task, phase=phase, order=order)
+
+    def features(
+        self,
+        images: ImageSet,
+        tunings: Sequence[Tuning | None],
+        phase: Phase = "prototypes",
+        reading: Reading = "pooled",
+    ) -> Tensor:
+        """Features of all images with the test transform, [S, N, d] on the CPU, in the images' order."""
+        shown = self.progress if len(images) > self.batch_size else Quiet()
+        with self.ledger.timing(phase), shown.bar(phase, len(images)) as advance:
+            mine = np.arange(len(images))[self.fabric.global_rank :: self.fabric.world_size]
+            size = max(1, self.batch_size // self.fabric.world_size)
+            parts = []
+            for start in range(0, len(mine), size):
+                batch = mine[start : start + size]
+                parts.append(self._batch_features(images, batch, tunings, reading).cpu())
+                advance(len(batch) * self.fabric.world_size)
+            self.ledger.count(phase, len(images) * len(tunings))
+            return self._gathered(parts, mine, len(images), len(tunings))
+
+    def _batch_features(
+        self, images: ImageSet, batch: np.ndarray, tunings: Sequence[Tuning | None], reading: Reading
+    ) -> Tensor:
+        pixels = torch.stack([self.transforms.test(images.image(int(i))) for i in batch])
+        return self.features_of_pixels(pixels, tunings, reading)
+
+    def features_of_pixels(
+        self, pixels: Tensor, tunings: Sequence[Tuning | None], reading: Reading = "pooled"
+    ) -> Tensor:
+        """[N, 3, s, s] -> [S, N, d] in the run's precision, fp32 out."""
+        with self.fabric.autocast():
+            return self.backbone.features(pixels.to(self.fabric.device), tunings, reading)
+
+    def _gathered(self, parts: list[Tensor], mine: np.ndarray, total: int, subspaces: int) -> Tensor:
+        """Every process's share put back in order. Shares are padded to one length; padding is dropped by position."""
+        local = torch.cat(parts, dim=1) if parts else torch.empty(subspaces, 0, self.backbone.dim)
+        world = self.fabric.world_size
+        if world == 1:
+            return local
+        length = -(-total // world)
+        padded = local.new_zeros(subspaces, length, *local.shape[2:])
+        padded[:, : local.shape[1]] = local
+        at = torch.full((length,), -1, dtype=torch.int64)
+        at[: len(mine)] = torch.from_numpy(mine)
+        everyone = self.fabric.all_gather(padded.to(self.fabric.device)).cpu()
+        positions = self.fabric.all_gather(at.to(self.fabric.device)).cpu()
+        out = local.new_empty(subspaces, total, *local.shape[2:])
+        for share, where in zip(everyone, positions, strict=True):
+            real = where >= 0
+            out[:, where[real]] = share[:, real]
+        return out
+
+    @property
+    def is_main(self) -> bool:
+        """True in the one process that writes files and talks."""
+        return bool(self.fabric.global_rank == 0)
+
+    @contextmanager
+    def one_writer(self) -> Iterator[bool]:
+        """True in the process that should write; the others wait until it has."""
+        yield self.is_main
+        self.fabric.barrier()

@@ -1,0 +1,161 @@
+"""The training loop: Fabric for devices and precision, counters for randomness, a checkpoint after every epoch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import torch
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor, nn
+
+from ease.engine.files import read_tensors, write_tensors
+from ease.engine.randomness import counter, permutation, uniforms
+from ease.streams.images import ImageSet, IntArray
+from ease.streams.transforms import DRAWS
+
+if TYPE_CHECKING:
+    from ease.engine.engine import Engine
+
+Order = Callable[[int], IntArray]
+"""Epoch -> the order in which images are visited."""
+
+
+class Training(BaseModel):
+    """How one thing is trained."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    epochs: int = Field(20, ge=0, description="passes over the task's images")
+    lr: float = Field(0.01, gt=0, description="learning rate at the start")
+    batch_size: int = Field(48, ge=1, description="images per step, over all processes")
+    weight_decay: float = Field(5e-4, ge=0)
+    optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
+    momentum: float = Field(0.9, ge=0, lt=1, description="for sgd")
+    schedule: Literal["cosine", "constant"] = Field("cosine", description="of the rate, stepped per epoch")
+
+    def rate(self, epoch: int) -> float:
+        """The learning rate of an epoch, in closed form so that a resumed training needs no scheduler state."""
+        if self.schedule == "constant":
+            return self.lr
+        return self.lr * 0.5 * (1 + math.cos(math.pi * epoch / self.epochs))
+
+    def make_optimizer(self, module: nn.Module) -> torch.optim.Optimizer:
+        """An optimizer over everything in `module` that wants a gradient."""
+        weights = [p for p in module.parameters() if p.requires_grad]
+        if self.optimizer == "sgd":
+            return torch.optim.SGD(weights, self.lr, momentum=self.momentum, weight_decay=self.weight_decay)
+        kind = torch.optim.Adam if self.optimizer == "adam" else torch.optim.AdamW
+        return kind(weights, self.lr, weight_decay=self.weight_decay)
+
+
+def fit(
+    engine: Engine,
+    module: nn.Module,
+    loss: Callable[[Any, Tensor], Tensor],
+    images: ImageSet,
+    training: Training,
+    *,
+    task: int,
+    phase: str,
+    order: Order | None = None,
+) -> list[float]:
+    """Train `module` in place and return the mean loss of each epoch.
+
+    Args:
+        engine: devices, transforms, seed.
+        module: its forward takes pixels [N, 3, s, s]; what it returns goes to `loss` with the labels [N].
+        loss: a mean over the batch.
+        images: the only images that are looked at.
+        task, phase: name this training among those of the run; the checkpoint and all randomness hang on them.
+        order: visiting order by epoch; a fresh permutation per epoch when None.
+    """
+    fabric = engine.fabric
+    rank, world = fabric.global_rank, fabric.world_size
+    module.train()
+    wrapped, optimizer = fabric.setup(module, training.make_optimizer(module))
+    path = None
+    if engine.checkpoints is not None:
+        path = engine.checkpoints / f"task{task:04d}-{phase}.safetensors"
+    losses = _restore(path, module, optimizer)
+    engine.ledger.count("train", len(losses) * len(images))
+
+    def visit(epoch: int) -> IntArray:
+        if order is not None:
+            return order(epoch)
+        return permutation(len(images), engine.seed, "order", task, phase, epoch)
+
+    label = f"task {task + 1}: {phase}"
+    total = training.epochs * len(images)
+    with (
+        torch.random.fork_rng(devices=[] if fabric.device.type == "cpu" else None),
+        engine.progress.bar(label, total, done=len(losses) * len(images)) as advance,
+    ):
+        for epoch in range(len(losses), training.epochs):
+            for group in optimizer.param_groups:
+                group["lr"] = training.rate(epoch)
+            draws = uniforms(len(images), DRAWS, engine.seed, "augmentation", task, phase, epoch)
+            visited, summed = visit(epoch), 0.0
+            for step, start in enumerate(range(0, len(visited), training.batch_size)):
+                batch = visited[start : start + training.batch_size]
+                mine = batch[rank::world]
+                # A process without a share still has to take part in the all-reduce: it works on one image for nothing.
+                share = mine if len(mine) else batch[:1]
+                pixels, labels = _load(engine, images, share, draws)
+                torch.manual_seed(counter(engine.seed, "dropout", task, phase, epoch, step, rank))
+                value = loss(wrapped(pixels), labels)
+                # DDP averages gradients over processes; this weight makes that the mean over the whole batch.
+                fabric.backward(value * (len(mine) * world / len(batch)))
+                optimizer.step()
+                optimizer.zero_grad()
+                summed += float(value.detach()) * len(mine)
+                advance(len(batch))
+            losses.append(_mean_over_processes(fabric, summed, len(visited)))
+            engine.ledger.count("train", len(visited))
+            with engine.one_writer() as writer:
+                if writer and path is not None:
+                    _save(path, module, optimizer, losses)
+    module.eval()
+    return losses
+
+
+def _load(engine: Engine, images: ImageSet, share: IntArray, draws: np.ndarray) -> tuple[Tensor, Tensor]:
+    pixels = torch.stack([engine.transforms.train(images.image(int(i)), draws[i]) for i in share])
+    device = engine.fabric.device
+    return pixels.to(device), torch.from_numpy(images.labels[share]).to(device)
+
+
+def _mean_over_processes(fabric: Any, summed: float, count: int) -> float:
+    if fabric.world_size > 1:
+        summed = float(fabric.all_reduce(torch.tensor(summed), reduce_op="sum"))
+    return summed / max(1, count)
+
+
+def _save(path: Path, module: nn.Module, optimizer: Any, losses: list[float]) -> None:
+    tensors = {f"module/{name}": value for name, value in module.state_dict().items()}
+    for index, slots in optimizer.state_dict()["state"].items():
+        for name, value in slots.items():
+            if isinstance(value, Tensor):
+                tensors[f"optimizer/{index}/{name}"] = value
+    tensors["losses"] = torch.tensor(losses, dtype=torch.float64)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_tensors(path, tensors)
+
+
+def _restore(path: Path | None, module: nn.Module, optimizer: Any) -> list[float]:
+    """Continue where the checkpoint stopped; an empty list of losses where there is none."""
+    if path is None or not path.exists():
+        return []
+    tensors = read_tensors(path)
+    prefix = "module/"
+    module.load_state_dict({n.removeprefix(prefix): v for n, v in tensors.items() if n.startswith(prefix)})
+    state = optimizer.state_dict()
+    for name, value in tensors.items():
+        if name.startswith("optimizer/"):
+            _, index, slot = name.split("/")
+            state["state"].setdefault(int(index), {})[slot] = value
+    optimizer.load_state_dict(state)
+    return [float(v) for v in tensors["losses"]]

@@ -1,0 +1,37 @@
+"""What a run has cost: passes through the backbone and seconds, by phase."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Literal
+
+Phase = Literal["train", "prototypes", "evaluation"]
+PHASES: tuple[Phase, ...] = ("train", "prototypes", "evaluation")
+
+
+@dataclass
+class Ledger:
+    """Counts image x subspace passes and the time they took."""
+
+    passes: dict[Phase, int] = field(default_factory=lambda: dict.fromkeys(PHASES, 0))
+    seconds: dict[Phase, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
+    _timed: bool = False
+
+    def count(self, phase: Phase, passes: int) -> None:
+        """Note passes that were made."""
+        self.passes[phase] += passes
+
+    @contextmanager
+    def timing(self, phase: Phase) -> Iterator[None]:
+        """Add the time spent inside to a phase; inside another timing only the outer one counts."""
+        start = time.perf_counter()
+        outer, self._timed = self._timed, True
+        try:
+            yield
+        finally:
+            self._timed = outer
+            if not outer:
+                self.seconds[phase] += time.perf_counter() - start

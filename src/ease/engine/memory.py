@@ -1,0 +1,112 @@
+"""Old images that exemplar-based methods keep. Exemplar-free methods are never given one."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ease.engine.randomness import permutation
+from ease.streams.images import ImageSet, IntArray, content_hash
+
+
+class PixelSource:
+    """Decoded images of any sizes, uint8 [3, H, W] each."""
+
+    def __init__(self, images: list[Tensor]) -> None:
+        self.images = images
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def load(self, index: int) -> Tensor:
+        return self.images[index]
+
+    def digest(self, index: int) -> str:
+        image = self.images[index]
+        return content_hash(str(tuple(image.shape)).encode() + image.numpy().tobytes())
+
+
+class Memory:
+    """At most `per_class` images of every old class.
+
+    Args:
+        per_class: None keeps everything (the paper's upper bound as its code has it).
+        selection: `herding` keeps those whose running mean stays closest to the class mean; `random` any.
+        seed: for `random`.
+    """
+
+    def __init__(
+        self, per_class: int | None = 20, selection: Literal["herding", "random"] = "herding", seed: int = 1993
+    ) -> None:
+        self.per_class = per_class
+        self.selection = selection
+        self.seed = seed
+        self._images: list[list[Tensor]] = []
+        self._labels: list[list[int]] = []
+
+    def __len__(self) -> int:
+        return sum(len(labels) for labels in self._labels)
+
+    @property
+    def images(self) -> ImageSet:
+        """All that is kept, labels are positions in the stream's class order."""
+        labels = np.array([label for task in self._labels for label in task], dtype=np.int64)
+        source = PixelSource([image for task in self._images for image in task])
+        return ImageSet(source, np.arange(len(labels)), labels)
+
+    def remember(self, images: ImageSet, features: Tensor) -> None:
+        """Choose from a task's images by their features [N, d]."""
+        kept: list[Tensor] = []
+        labels: list[int] = []
+        for label in np.unique(images.labels):
+            positions = np.flatnonzero(images.labels == label)
+            for position in positions[self._choose(features[positions], int(label))]:
+                kept.append(images.image(int(position)))
+                labels.append(int(label))
+        self._images.append(kept)
+        self._labels.append(labels)
+
+    def _choose(self, features: Tensor, label: int) -> IntArray:
+        count = len(features) if self.per_class is None else min(self.per_class, len(features))
+        if count == len(features):
+            return np.arange(count)
+        if self.selection == "random":
+            return permutation(len(features), self.seed, "memory", label)[:count]
+        return herding(features, count)
+
+    def state(self) -> dict[str, dict[str, Tensor]]:
+        """Tensors by file, one file per task."""
+        return {
+            f"memory/{task:04d}": {
+                "labels": torch.tensor(labels),
+                **{f"image/{i:05d}": image for i, image in enumerate(images)},
+            }
+            for task, (images, labels) in enumerate(zip(self._images, self._labels, strict=True))
+        }
+
+    def load_state(self, files: dict[str, dict[str, Tensor]]) -> None:
+        """Become the memory that gave this state."""
+        names = sorted(name for name in files if name.startswith("memory/"))
+        self._labels = [files[name]["labels"].tolist() for name in names]
+        self._images = [[files[n][i] for i in sorted(files[n]) if i.startswith("image/")] for n in names]
+
+
+def herding(features: Tensor, count: int) -> IntArray:
+    """Welling's herding on L2-normalised features [N, d]: each choice brings the running mean closest to the mean."""
+    points = F.normalize(features.double(), dim=-1)
+    mean = points.mean(dim=0)
+    total = torch.zeros_like(mean)
+    free = torch.ones(len(points), dtype=torch.bool)
+    chosen: list[int] = []
+    for step in range(1, count + 1):
+        distance = ((total + points) / step - mean).norm(dim=-1)
+        distance[~free] = torch.inf
+        best = int(distance.argmin())
+        chosen.append(best)
+        free[best] = False
+        total += points[best]
+    return np.array(chosen, dtype=np.int64)

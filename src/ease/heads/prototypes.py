@@ -1,0 +1,124 @@
+"""The class x subspace bank of prototypes (Eq. 7, Eq. 10)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def class_means(features: Tensor, labels: Tensor, classes: range) -> tuple[Tensor, Tensor]:
+    """Eq. 7: plain means of raw features.
+
+    Args:
+        features: [S, N, d].
+        labels: [N], values in `classes`.
+        classes: the classes to average, one row each.
+
+    Returns:
+        means [S, n, d] and image counts [n].
+    """
+    sums = features.new_zeros(features.shape[0], len(classes), features.shape[2], dtype=torch.float64)
+    at = labels.to(features.device) - classes.start
+    sums.index_add_(1, at, features.double())
+    counts = torch.bincount(at, minlength=len(classes))
+    return (sums / counts[None, :, None]).float(), counts
+
+
+@dataclass
+class PrototypeBank:
+    """Real prototypes, by the task whose images they were measured on and the subspace they live in.
+
+    A task's classes always have real cells in every subspace that existed when it was learned. Cells in later
+    subspaces are synthesised by `ease.heads.complement` as pure functions of the real ones; they are never kept here.
+
+    Attributes:
+        cells: (task, subspace) -> [classes of the task, d].
+        counts: per task, images per class behind the real cells.
+        own: per task, the subspace that separates it best: the one learned for it, if there is one.
+    """
+
+    cells: dict[tuple[int, int], Tensor] = field(default_factory=dict)
+    counts: list[Tensor] = field(default_factory=list)
+    own: list[int] = field(default_factory=list)
+
+    @property
+    def tasks(self) -> int:
+        """How many tasks have prototypes."""
+        return len(self.counts)
+
+    @property
+    def classes(self) -> int:
+        """How many classes have prototypes."""
+        return sum(len(c) for c in self.counts)
+
+    def rows(self, task: int) -> slice:
+        """Where the task's classes stand among all classes."""
+        start = sum(len(c) for c in self.counts[:task])
+        return slice(start, start + len(self.counts[task]))
+
+    def add_task(self, means: Tensor, counts: Tensor, subspaces: list[int], own: int) -> None:
+        """Add a task's real cells: means [len(subspaces), n, d] in these subspaces."""
+        task = self.tasks
+        for subspace, cell in zip(subspaces, means, strict=True):
+            self.cells[task, subspace] = cell.detach().clone()
+        self.counts.append(counts.clone())
+        self.own.append(own)
+
+    def with_real(self, subspace: int) -> list[int]:
+        """The tasks that have real cells in this subspace."""
+        return [task for task in range(self.tasks) if (task, subspace) in self.cells]
+
+    def gather(self, tasks: list[int], subspace: int) -> Tensor:
+        """Real cells of these tasks in one subspace, [classes of the tasks, d]."""
+        return torch.cat([self.cells[task, subspace] for task in tasks])
+
+    def own_of_class(self) -> Tensor:
+        """[C] own subspace of each class."""
+        return torch.cat([torch.full((len(c),), own) for c, own in zip(self.counts, self.own, strict=True)])
+
+    def state(self, task: int) -> dict[str, Tensor]:
+        """The tensors one task added."""
+        cells = {f"subspace/{s:04d}": cell for (t, s), cell in self.cells.items() if t == task}
+        return {**cells, "counts": self.counts[task], "own": torch.tensor(self.own[task])}
+
+    @classmethod
+    def of_states(cls, states: list[dict[str, Tensor]]) -> PrototypeBank:
+        """The bank that wrote these states, one per task."""
+        bank = cls()
+        for task, tensors in enumerate(states):
+            for name, cell in tensors.items():
+                if name.startswith("subspace/"):
+                    bank.cells[task, int(name.removeprefix("subspace/"))] = cell
+            bank.counts.append(tensors["counts"])
+            bank.own.append(int(tensors["own"]))
+        return bank
+
+
+def best_separating(
+    features: Tensor, labels: Tensor, classes: range, means: Tensor, bank: PrototypeBank, subspaces: list[int]
+) -> int:
+    """Which existing subspace tells these new classes best from all others.
+
+    Scored by the mean margin, in cosine, between an image's own prototype and the nearest other one.
+
+    Args:
+        features: [S, N, d] of the new images; labels: [N].
+        means: [S, n, d], the new classes' prototypes.
+        bank: the old classes' prototypes; subspaces: the S columns.
+
+    Returns:
+        A position in `subspaces`.
+    """
+    margins = []
+    at = labels - classes.start
+    for column, subspace in enumerate(subspaces):
+        old = bank.with_real(subspace)
+        known = torch.cat([means[column], *([bank.gather(old, subspace)] if old else [])])
+        scores = F.normalize(features[column], dim=-1) @ F.normalize(known, dim=-1).mT
+        mine = scores.gather(1, at[:, None])[:, 0]
+        scores.scatter_(1, at[:, None], -torch.inf)
+        margins.append(float((mine - scores.max(dim=1).values).mean()) if known.shape[0] > 1 else 0.0)
+    return int(torch.tensor(margins).argmax())

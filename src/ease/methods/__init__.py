@@ -1,0 +1,1 @@
+"""One paper's idea per file."""

@@ -1,0 +1,140 @@
+"""What every method is: a learner that meets one task after the other."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import torch
+from pydantic import BaseModel, ConfigDict
+from torch import Tensor, nn
+
+from ease.backbone import Backbone, Tuning
+from ease.backbone.vit import Reading
+from ease.engine.engine import Engine
+from ease.engine.memory import Memory
+from ease.errors import EaseError
+from ease.streams import Task
+
+Kind = Literal["exemplar-free", "exemplar-based", "ceiling"]
+Files = dict[str, dict[str, Tensor]]
+"""Logical file name in the model directory, such as `subspaces/0003` -> tensors."""
+
+
+class Settings(BaseModel):
+    """Settings of a method without any."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+@dataclass(frozen=True)
+class Subspace:
+    """Backbone + one tuning (None: the PTM itself). A frozen one carries a content hash, so its features keep."""
+
+    tuning: Tuning | None
+    hash: str | None
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Weights: trained by each task, and kept in the end beside the backbone."""
+
+    trained: list[int]
+    stored: int
+
+
+class Learner(ABC):
+    """A method. `learn` meets tasks in order; `logits` scores all classes seen so far.
+
+    Subclasses implement `adapt`, `subspaces`, `head`, `files`, `load_files` and `costs`.
+    """
+
+    name: ClassVar[str]
+    kind: ClassVar[Kind] = "exemplar-free"
+    tuning: ClassVar[str] = "none"
+    """Which tuning it trains, for listings."""
+    idea: ClassVar[str]
+    Settings: ClassVar[type[BaseModel]] = Settings
+    reading: ClassVar[Reading] = "pooled"
+    """What its head reads of the backbone's output."""
+
+    def __init__(self, engine: Engine, settings: Any) -> None:
+        self.engine = engine
+        self.settings = settings
+        self.task_sizes: list[int] = []
+
+    @property
+    def backbone(self) -> Backbone:
+        """The frozen ViT."""
+        return self.engine.backbone
+
+    @property
+    def classes(self) -> int:
+        """Classes seen so far."""
+        return sum(self.task_sizes)
+
+    def learn(self, task: Task, memory: Memory | None = None) -> None:
+        """Meet the next task. Only `task.train` and, for exemplar-based methods, `memory` may be looked at."""
+        if task.index != len(self.task_sizes) or task.classes.start != self.classes:
+            raise EaseError(f"task {task.index + 1} does not follow: {len(self.task_sizes)} tasks were learned so far")
+        if memory is not None and self.kind == "exemplar-free":
+            raise EaseError(f"{self.name} is exemplar-free: it is never given old images; run it without a memory")
+        if memory is None and self.kind == "exemplar-based":
+            raise EaseError(f"{self.name} is exemplar-based: it needs a memory of old images")
+        self.adapt(task, memory)
+        self.task_sizes.append(len(task.classes))
+
+    @abstractmethod
+    def adapt(self, task: Task, memory: Memory | None) -> None:
+        """Learn the task's classes."""
+
+    @abstractmethod
+    def subspaces(self) -> list[Subspace]:
+        """The subspaces whose features `head` wants, in its order."""
+
+    @abstractmethod
+    def head(self, features: Tensor) -> Tensor:
+        """[S, N, d] -> logits [N, classes]."""
+
+    @torch.no_grad()
+    def logits(self, pixels: Tensor) -> Tensor:
+        """Preprocessed images [N, 3, s, s] -> [N, classes]."""
+        tunings = [s.tuning for s in self.subspaces()]
+        return self.head(self.engine.features_of_pixels(pixels, tunings, self.reading).cpu())
+
+    def state(self) -> tuple[Files, dict[str, Any]]:
+        """Everything it has learned: tensors by file, and JSON."""
+        files, meta = self.files()
+        return files, {"task_sizes": self.task_sizes, **meta}
+
+    def load_state(self, files: Files, meta: dict[str, Any]) -> None:
+        """Become the learner that gave this state."""
+        self.task_sizes = list(meta["task_sizes"])
+        self.load_files(files, meta)
+
+    @abstractmethod
+    def files(self) -> tuple[Files, dict[str, Any]]:
+        """Tensors by file, and JSON, beyond what every learner has."""
+
+    @abstractmethod
+    def load_files(self, files: Files, meta: dict[str, Any]) -> None:
+        """The inverse of `files`."""
+
+    @abstractmethod
+    def costs(self) -> Costs:
+        """Parameters trained and stored so far."""
+
+
+class TunedHead(nn.Module):
+    """What trains: a tuning and a head. The frozen backbone runs in between but is no part of the state."""
+
+    def __init__(self, backbone: Backbone, tuning: Tuning, head: nn.Module) -> None:
+        super().__init__()
+        self.tuning = tuning
+        self.head = head
+        self._frozen = (backbone,)  # in a tuple, so that it is not registered
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        """[N, 3, s, s] -> [N, classes]."""
+        return self.head(self._frozen[0].forward(pixels, self.tuning))

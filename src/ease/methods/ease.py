@@ -1,0 +1,254 @@
+"""EASE (Zhou et al., CVPR 2024): an adapter per task, prototypes in every subspace, and no old image."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor
+
+from ease.backbone import Tuning
+from ease.engine.fit import Order, Training
+from ease.engine.memory import Memory
+from ease.engine.randomness import generator
+from ease.heads import CosineHead, PrototypeBank, class_means
+from ease.heads.complement import complete, cosines, diagonal
+from ease.heads.prototypes import best_separating
+from ease.methods.base import Costs, Files, Learner, Subspace, TunedHead
+from ease.methods.registry import register
+from ease.streams import Task
+
+try:
+    from ease.tuning import build_tuning
+except ImportError:
+    from ease.tuning import Adapter
+    def build_tuning(kind, shape, config, generator=None, vit=None):
+        return Adapter(shape, generator=generator, **config)
+
+TUNING_SETTINGS = {
+    "adapter": ("rank", "scale", "dropout", "bias", "reads"),
+    "vpt-shallow": ("prompts",),
+    "vpt-deep": ("prompts",),
+    "ssf": (),
+    "lora": ("rank",),
+}
+"""Which settings shape each kind of tuning."""
+
+PTM = 0
+"""Subspace 0 is the pre-trained model; adapter i is subspace i + 1."""
+
+FEW_IMAGES = 5
+"""Below this many images per class an adapter learns noise."""
+
+
+class EaseSettings(Training):
+    """Defaults are the released CIFAR-100 settings."""
+
+    lr: float = Field(0.025, gt=0)
+    later_epochs: int | None = Field(None, ge=0, description="after task 1, if it differs in size from the others")
+    later_lr: float | None = Field(None, gt=0, description="after task 1, if it differs in size from the others")
+    sigma: float = Field(1.0, gt=0, description="where the training head's learned scale starts")
+    tuning: Literal["adapter", "vpt-shallow", "vpt-deep", "ssf", "lora"] = Field(
+        "adapter", description="what builds a subspace"
+    )
+    prompts: int = Field(5, ge=1, description="tokens per block, for vpt")
+    rank: int = Field(64, ge=1, description="projection dim r of the adapter")
+    scale: float = Field(0.1, description="of the adapter's output")
+    dropout: float = Field(0.1, ge=0, lt=1, description="inside the adapter, while training")
+    bias: bool = Field(True, description="of the adapter's two linears")
+    reads: Literal["stream", "normed"] = Field("stream", description="the adapter's input: x1, or norm2(x1)")
+    alpha: float = Field(0.1, ge=0, description="weight of the subspaces that are not a task's own (Eq. 12)")
+    reweight: Literal["average", "sum", "none"] = Field(
+        "average", description="alpha / (b - 1) as released, alpha as in the text, or one cosine over everything"
+    )
+    complement: Literal["triangle", "newest", "none"] = Field(
+        "triangle", description="renew all missing prototypes (released), only the newest column (text), or leave zeros"
+    )
+    diagonal: bool = Field(False, description="only own-subspace prototypes (ablation: task-specific adapters)")
+    ptm: bool = Field(False, description="the PTM as one more subspace")
+    beta: float = Field(1.0, ge=0, description="weight of the PTM subspace")
+    similarity: Literal["cosine", "dot"] = "cosine"
+    adapt: Literal["auto", "always", "first", "never"] = Field(
+        "auto", description="which tasks add a subspace; auto: not those with one class or under 5 images per class"
+    )
+
+
+@register()
+class Ease(Learner):
+    """Subspace b is learned for task b alone and never changes again (Eq. 4-6)."""
+
+    name: ClassVar[str] = "ease"
+    tuning: ClassVar[str] = "adapter"
+    idea: ClassVar[str] = "one adapter per task; prototypes in all subspaces, missing ones synthesised"
+    Settings = EaseSettings
+
+    def __init__(self, engine: Any, settings: Any) -> None:
+        super().__init__(engine, settings)
+        self.tunings: list[Tuning] = []
+        self.bank = PrototypeBank()
+        self._classifier: Tensor | None = None
+
+    def adapt(self, task: Task, memory: Memory | None) -> None:
+        expands = self._expands(task)
+        if expands:
+            self.tunings.append(self.train_subspace(task))
+        columns = self.columns()
+        features = self.engine.features(task.train, [self._tuning(c) for c in columns])
+        labels = torch.from_numpy(task.train.labels)
+        means, counts = class_means(features, labels, task.classes)
+        if expands:
+            own = len(self.tunings)
+        else:
+            own = columns[best_separating(features, labels, task.classes, means, self.bank, columns)]
+        self.bank.add_task(means, counts, columns, own)
+        self._classifier = None
+
+    def _expands(self, task: Task) -> bool:
+        if self.settings.adapt != "auto":
+            return self.settings.adapt == "always" or (self.settings.adapt == "first" and task.index == 0)
+        return len(task.classes) > 1 and len(task.train) >= FEW_IMAGES * len(task.classes)
+
+    def train_subspace(
+        self, task: Task, start: TunedHead | None = None, order: Order | None = None
+    ) -> Tuning:
+        """Eq. 5: only the new tuning and a throw-away cosine head learn; labels are local to the task."""
+        module = self.new_subspace(task) if start is None else start
+        first = task.classes.start
+
+        def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+            return F.cross_entropy(logits, labels - first)
+
+        self.engine.fit(
+            module, cross_entropy, task.train, self._training(task), task=task.index, order=order
+        )
+        return module.tuning.freeze()
+
+    def new_subspace(self, task: Task) -> TunedHead:
+        """An untrained tuning, which leaves the PTM as it is, and its head."""
+        draw = generator(self.engine.seed, "init", task.index)
+        config = {name: getattr(self.settings, name) for name in TUNING_SETTINGS[self.settings.tuning]}
+        tuning = build_tuning(self.settings.tuning, self.backbone.shape, config, draw)
+        head = CosineHead(
+            self.backbone.dim, len(task.classes), self.settings.sigma, draw, self._negatives(task)
+        )
+        return TunedHead(self.backbone, tuning, head)
+
+    def _negatives(self, task: Task) -> Tensor | None:
+        """A class that comes alone is told from the old classes' real prototypes."""
+        if len(task.classes) > 1 or not self.bank.tasks:
+            return None
+        return torch.cat([self.bank.cells[t, self.bank.own[t]] for t in range(self.bank.tasks)])
+
+    def _training(self, task: Task) -> Training:
+        settings = self.settings
+        sizes = [*self.task_sizes, len(task.classes)]
+        if task.index == 0 or sizes[0] == sizes[1]:
+            return settings
+        later = {"epochs": settings.later_epochs, "lr": settings.later_lr}
+        return settings.model_copy(update={name: value for name, value in later.items() if value is not None})
+
+    def columns(self) -> list[int]:
+        """The subspaces in use, in the order of the classifier's columns."""
+        needs_ptm = self.settings.ptm or PTM in self.bank.own or not self.tunings
+        return [PTM] * needs_ptm + list(range(1, len(self.tunings) + 1))
+
+    def _tuning(self, column: int) -> Tuning | None:
+        return None if column == PTM else self.tunings[column - 1]
+
+    def subspaces(self) -> list[Subspace]:
+        return [
+            Subspace(tuning, "ptm" if tuning is None else tuning.fingerprint())
+            for tuning in map(self._tuning, self.columns())
+        ]
+
+    def classifier(self) -> Tensor:
+        """Eq. 10: all prototypes, real and synthesised, [S, C, d]."""
+        if self._classifier is None:
+            columns, kind = self.columns(), self.settings.complement
+            if self.settings.diagonal:
+                self._classifier = diagonal(self.bank, columns, always={PTM})
+            else:
+                self._classifier = complete(self.bank, columns, None if kind == "none" else kind)
+        return self._classifier
+
+    def weights(self) -> Tensor:
+        """How much each subspace counts for each class, [S, C]: 1 for its own, alpha for others, beta for the PTM."""
+        columns = torch.tensor(self.columns())
+        own = self.bank.own_of_class()
+        others = max(1, len(self.tunings) - 1)
+        share = self.settings.alpha / others if self.settings.reweight == "average" else self.settings.alpha
+        base = torch.where(columns == PTM, self.settings.beta, share)
+        return torch.where(columns[:, None] == own[None, :], 1.0, base[:, None])
+
+    def head(self, features: Tensor) -> Tensor:
+        """Eq. 12, each subspace normalised on its own; Eq. 11 as one cosine when nothing is reweighted."""
+        dot = self.settings.similarity == "dot"
+        prototypes = self.classifier().to(features.device)
+        if self.settings.reweight == "none":
+            return cosines(_side_by_side(features), _side_by_side(prototypes), dot)[0]
+        each = cosines(features, prototypes, dot)
+        return torch.einsum("snc,sc->nc", each, self.weights().to(features.device))
+
+    def files(self) -> tuple[Files, dict[str, Any]]:
+        files = {f"subspaces/{i:04d}": t.state_dict() for i, t in enumerate(self.tunings)}
+        files |= {f"prototypes/{t:04d}": self.bank.state(t) for t in range(self.bank.tasks)}
+        kinds = [{"kind": t.kind, "config": t.config()} for t in self.tunings]
+        return files, {"subspaces": kinds, "trained": self._trained()}
+
+    def load_files(self, files: Files, meta: dict[str, Any]) -> None:
+        self.tunings = []
+        for i, spec in enumerate(meta["subspaces"]):
+            tuning = build_tuning(spec["kind"], self.backbone.shape, spec["config"])
+            tuning.load_state_dict(files[f"subspaces/{i:04d}"])
+            self.tunings.append(tuning.to(self.backbone.device).freeze())
+        self.bank = PrototypeBank.of_states([files[n] for n in sorted(files) if n.startswith("prototypes/")])
+        self._classifier = None
+
+    def _trained(self) -> list[int]:
+        """Per task: its tuning and the head that was thrown away; nothing where no subspace was added."""
+        counts = []
+        for size, own, seen in zip(self.task_sizes, self.bank.own, _firsts(self.bank.own), strict=True):
+            head = size * self.backbone.dim + 1
+            counts.append(self.tunings[own - 1].parameter_count() + head if seen else 0)
+        return counts
+
+    def costs(self) -> Costs:
+        stored = sum(t.parameter_count() for t in self.tunings) + sum(c.numel() for c in self.bank.cells.values())
+        return Costs(self._trained(), stored)
+
+
+@register()
+class UpperBound(Ease):
+    """Old prototypes in new subspaces are measured on stored exemplars instead of being synthesised."""
+
+    name: ClassVar[str] = "upper-bound"
+    kind = "exemplar-based"
+    idea: ClassVar[str] = "EASE whose old prototypes come from stored exemplars instead of the complement"
+
+    def adapt(self, task: Task, memory: Memory | None) -> None:
+        assert memory is not None
+        super().adapt(task, memory)
+        newest = len(self.tunings)
+        if len(memory) and self.bank.own[-1] == newest:
+            features = self.engine.features(memory.images, [self._tuning(newest)])
+            labels = torch.from_numpy(memory.images.labels)
+            for old in range(task.index):
+                rows = self.bank.rows(old)
+                classes = range(rows.start, rows.stop)
+                of_task = (labels >= rows.start) & (labels < rows.stop)
+                means, _ = class_means(features[:, of_task], labels[of_task], classes)
+                self.bank.cells[old, newest] = means[0]
+        own = self._tuning(self.bank.own[-1])
+        memory.remember(task.train, self.engine.features(task.train, [own])[0])
+
+
+def _side_by_side(subspaces: Tensor) -> Tensor:
+    """[S, N, d] -> [1, N, S*d], the concatenation of Eq. 6."""
+    return subspaces.transpose(0, 1).flatten(1)[None]
+
+
+def _firsts(values: list[int]) -> list[bool]:
+    """Whether each value is a subspace seen for the first time."""
+    return [value != PTM and value not in values[:i] for i, value in enumerate(values)]

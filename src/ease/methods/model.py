@@ -1,0 +1,97 @@
+"""A learner in and out of a model directory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ease.backbone import Backbone
+from ease.backbone.zoo import load_backbone
+from ease.engine.engine import Engine
+from ease.engine.memory import Memory
+from ease.engine.store import ModelDirectory
+from ease.errors import EaseError
+from ease.methods.base import Learner
+from ease.methods.registry import find_method
+from ease.streams import Stream
+from ease.streams.transforms import Transforms
+
+
+def save_model(
+    directory: ModelDirectory, learner: Learner, stream: Stream, memory: Memory | None, progress: dict[str, Any]
+) -> int:
+    """Write a new generation: what the learner is after its last task. Returns the generation's number."""
+    files, meta = learner.state()
+    if memory is not None:
+        files |= memory.state()
+    fields = {
+        "method": learner.name,
+        "settings": learner.settings.model_dump(mode="json"),
+        "backbone": backbone_fields(learner.backbone),
+        "classes": class_fields(stream, len(learner.task_sizes)),
+        "passes_per_image": len(learner.subspaces()),
+        "learner": meta,
+        "progress": progress,
+    }
+    return directory.commit(fields, files)
+
+
+def backbone_fields(backbone: Backbone) -> dict[str, Any]:
+    """What must be the same for a saved model to mean the same."""
+    pixels = backbone.pixels
+    return {
+        "name": backbone.name,
+        "weights_hash": backbone.weights_hash,
+        "input_size": pixels.size,
+        "mean": list(pixels.mean),
+        "std": list(pixels.std),
+        "interpolation": pixels.interpolation,
+    }
+
+
+def class_fields(stream: Stream, tasks: int) -> list[dict[str, Any]]:
+    """Stable ids, names, tasks and image counts of the classes of the first tasks."""
+    return [
+        {"id": c, "name": name, "task": task.index, "count": int(np.sum(task.train.labels == c))}
+        for task in stream.tasks[:tasks]
+        for c, name in zip(task.classes, task.names, strict=True)
+    ]
+
+
+def restore_learner(
+    directory: ModelDirectory, engine: Engine, memory: Memory | None = None
+) -> tuple[Learner, dict[str, Any]]:
+    """The learner of the current generation, and its manifest."""
+    generation = directory.load()
+    manifest = generation.manifest
+    expected, found = manifest["backbone"], backbone_fields(engine.backbone)
+    if expected["weights_hash"] != found["weights_hash"]:
+        raise EaseError(
+            f"the model in {directory.path} was learned on another '{expected['name']}': its weights differ from "
+            f"those of '{found['name']}' here; give the file it was learned with (--weights)"
+        )
+    learner_type = find_method(manifest["method"])
+    learner = learner_type(engine, learner_type.Settings.model_validate(manifest["settings"]))
+    learner.load_state(generation.files, manifest["learner"])
+    if memory is not None:
+        memory.load_state(generation.files)
+    return learner, manifest
+
+
+def open_model(
+    path: Path | str, weights: Path | str | None = None, fabric: Any = None, batch_size: int = 64
+) -> tuple[Learner, dict[str, Any]]:
+    """A saved model, ready to score images: its backbone is loaded as the manifest says."""
+    directory = ModelDirectory(path)
+    spec = directory.manifest()["backbone"]
+    unnormalised = all(m == 0 for m in spec["mean"]) and all(s == 1 for s in spec["std"])
+    backbone = load_backbone(
+        spec["name"],
+        weights=weights,
+        input_size=spec["input_size"],
+        normalize="none" if unnormalised else "model",
+    )
+    engine = Engine(backbone, Transforms(backbone.pixels), fabric=fabric, batch_size=batch_size)
+    return restore_learner(directory, engine)

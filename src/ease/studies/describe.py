@@ -1,0 +1,40 @@
+"""What a saved model is, without loading its weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from ease.engine.store import ModelDirectory
+from ease.errors import EaseError
+
+
+def model_directory(path: Path) -> ModelDirectory:
+    """The model directory at a path; a run's folder stands for the model inside it."""
+    for candidate in (path, path / "model"):
+        directory = ModelDirectory(candidate)
+        if directory.exists:
+            return directory
+    raise EaseError(f"{path} holds no model: it has no manifest.json")
+
+
+def describe_model(path: Path) -> dict[str, Any]:
+    """Method, backbone, classes by task, and size on disk of the current generation; every file is checked."""
+    directory = model_directory(path)
+    directory.verify()
+    manifest = directory.manifest()
+    tasks: list[list[str]] = [[] for _ in manifest["learner"]["task_sizes"]]
+    for entry in manifest["classes"]:
+        tasks[entry["task"]].append(entry["name"])
+    return {
+        "method": manifest["method"],
+        "backbone": manifest["backbone"]["name"],
+        "input_size": manifest["backbone"]["input_size"],
+        "generation": manifest["generation"],
+        "created": manifest["created"],
+        "classes": [entry["name"] for entry in manifest["classes"]],
+        "tasks": tasks,
+        "files": len(manifest["files"]),
+        "bytes": sum(entry["size"] for entry in manifest["files"].values()),
+        "passes_per_image": manifest["passes_per_image"],
+    }

@@ -1,0 +1,311 @@
+"""Learner x stream -> record. A run killed at any moment continues where its last finished step was."""
+
+from __future__ import annotations
+
+import io
+import platform
+import resource
+import shutil
+import sys
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import ease
+from ease.backbone.zoo import load_backbone
+from ease.config import RunConfig
+from ease.engine import files as durable
+from ease.engine.engine import Engine
+from ease.engine.features import FeatureStore
+from ease.engine.ledger import PHASES, Ledger
+from ease.engine.memory import Memory
+from ease.engine.progress import Progress, Quiet
+from ease.engine.store import ModelDirectory
+from ease.errors import EaseError
+from ease.methods.base import Learner
+from ease.methods.model import restore_learner, save_model
+from ease.methods.registry import find_method
+from ease.streams import Stream, Task
+from ease.streams.datasets import load_dataset
+from ease.streams.protocol import make_stream, order_from_file
+from ease.streams.transforms import Transforms
+from ease.studies.evaluate import Evaluator
+from ease.studies.metrics import StageScore, score_stage, summary
+from ease.studies.report import write_report
+
+RECORD_FORMAT = 1
+_LIBRARIES = ("torch", "torchvision", "timm", "lightning-fabric", "numpy", "safetensors")
+
+
+@dataclass(frozen=True)
+class Folder:
+    """Where the parts of a run lie."""
+
+    path: Path
+
+    @property
+    def config(self) -> Path:
+        return self.path / "run.json"
+
+    @property
+    def model(self) -> Path:
+        return self.path / "model"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def features(self) -> Path:
+        return self.path / "features"
+
+    @property
+    def record(self) -> Path:
+        return self.path / "record.json"
+
+    @property
+    def predictions(self) -> Path:
+        return self.path / "predictions.npz"
+
+    @property
+    def report(self) -> Path:
+        return self.path / "report.html"
+
+    def stage(self, number: int) -> Path:
+        return self.path / "stages" / f"{number:04d}.json"
+
+    def logits(self, number: int) -> Path:
+        return self.path / "stages" / f"{number:04d}.npz"
+
+
+def make_fabric(config: RunConfig) -> Any:
+    """A launched Fabric for the devices asked for."""
+    from lightning_fabric import Fabric
+
+    try:
+        fabric = Fabric(
+            accelerator=config.accelerator,
+            devices=config.devices,
+            strategy="ddp" if config.devices > 1 else "auto",
+            precision=config.precision,
+        )
+        fabric.launch()
+    except (RuntimeError, ValueError) as error:
+        raise EaseError(f"cannot use {config.devices} x {config.accelerator}: {error}") from error
+    return fabric
+
+
+def make_tasks(config: RunConfig) -> tuple[Stream, list[str]]:
+    """The stream a configuration asks for, and what its reader should know."""
+    root = None if config.data_root is None else Path(config.data_root)
+    data = load_dataset(config.dataset, root, config.limit_per_class, config.unreadable)
+    order = None
+    if config.class_order is not None:
+        order = order_from_file(Path(config.class_order), data.class_names)
+    return make_stream(data, config.protocol, config.seed, order), list(data.notes)
+
+
+def start_run(config: RunConfig, out: Path, notes: list[str], progress: Progress | None = None) -> dict[str, Any]:
+    """Run from the beginning into a new or empty folder and return the record."""
+    folder = Folder(out)
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        hint = "continue it with --resume" if folder.config.exists() else "choose another folder"
+        raise EaseError(f"{out} is not empty: {hint}")
+    return _Run(config, folder, notes, progress or Quiet(), fresh=True).finish()
+
+
+def resume_run(out: Path, progress: Progress | None = None) -> dict[str, Any]:
+    """Continue an interrupted run; a finished one is only read."""
+    folder = Folder(out)
+    if not folder.config.exists():
+        raise EaseError(f"{out} holds no run to resume: it has no run.json")
+    if folder.record.exists():
+        return dict(durable.read_json(folder.record))
+    stored = durable.read_json(folder.config)
+    config = RunConfig.model_validate(stored["config"])
+    return _Run(config, folder, stored["notes"], progress or Quiet(), fresh=False).finish()
+
+
+class _Run:
+    """One run from its first stage, or from where it stopped, to its record."""
+
+    def __init__(self, config: RunConfig, folder: Folder, notes: list[str], progress: Progress, fresh: bool) -> None:
+        self.config, self.folder = config, folder
+        fabric = make_fabric(config)
+        self.progress: Progress = progress if fabric.global_rank == 0 else Quiet()
+        backbone = load_backbone(
+            config.backbone, weights=config.weights, input_size=config.input_size, normalize=config.normalize
+        )
+        self.stream, found = make_tasks(config)
+        self.notes = [*notes, *found] if fresh else notes
+        transforms = Transforms(backbone.pixels, self.stream.augmentation)
+        self.engine = Engine(
+            backbone,
+            transforms,
+            seed=config.seed,
+            fabric=fabric,
+            batch_size=config.eval_batch_size,
+            checkpoints=folder.checkpoints,
+            progress=self.progress,
+        )
+        self.directory = ModelDirectory(folder.model)
+        self.memory = self._make_memory()
+        self.learner = self._make_learner()
+        self.evaluator = Evaluator(
+            FeatureStore(folder.features, config.feature_memory * 2**20, writes=self.engine.is_main)
+        )
+        fabric.barrier()  # nobody writes before everybody has read
+        if fresh and self.engine.is_main:
+            durable.make_folder(folder.path)
+            durable.write_json(folder.config, {"config": config.model_dump(mode="json"), "notes": self.notes})
+        fabric.barrier()
+
+    def _make_memory(self) -> Memory | None:
+        if find_method(self.config.method).kind == "exemplar-free":
+            return None
+        per_class = None if self.config.exemplars == "all" else self.config.exemplars
+        return Memory(per_class, self.config.selection, self.config.seed)
+
+    def _make_learner(self) -> Learner:
+        if self.directory.exists:
+            return restore_learner(self.directory, self.engine, self.memory)[0]
+        method = find_method(self.config.method)
+        return method(self.engine, method.Settings.model_validate(self.config.settings))
+
+    def finish(self) -> dict[str, Any]:
+        """Do what is left to do."""
+        stages = len(self.stream)
+        with self.progress.bar(f"{self.config.method} on {self.config.dataset}", stages) as advance:
+            for task in self.stream.tasks:
+                if len(self.learner.task_sizes) <= task.index:
+                    self._learn(task)
+                if not self.folder.stage(task.index + 1).exists():
+                    self._evaluate(task)
+                advance(1)
+        return self._record()
+
+    def _learn(self, task: Task) -> None:
+        self.engine.ledger = Ledger()
+        self.learner.learn(task, self.memory)
+        with self.engine.one_writer() as writer:
+            if writer:
+                spent = asdict(self.engine.ledger)
+                progress = {"stage": task.index + 1, "passes": spent["passes"], "seconds": spent["seconds"]}
+                save_model(self.directory, self.learner, self.stream, self.memory, progress)
+                shutil.rmtree(self.folder.checkpoints, ignore_errors=True)
+
+    def _evaluate(self, task: Task) -> None:
+        if len(self.learner.task_sizes) != task.index + 1:
+            raise EaseError(f"{self.folder.path} lost stage {task.index + 1}: start again in a new folder")
+        number = task.index + 1
+        learned = self.directory.manifest()["progress"]
+        self.engine.ledger = Ledger()
+        before = self.evaluator.computed
+        seen = self.stream.tasks[:number]
+        logits = self.evaluator.logits(self.learner, [t.test for t in seen])
+        labels = np.concatenate([t.test.labels for t in seen])
+        score = score_stage(logits.numpy(), labels, self.learner.task_sizes)
+        needed = self._needed(seen)
+        planned = sum(needed.values()) - sum(self._needed_before(number).get(key, 0) for key in needed)
+        stage = {
+            "stage": number,
+            "score": asdict(score),
+            "passes": {**learned["passes"], "evaluation": planned},
+            "repeated": max(0, self.evaluator.computed - before - planned),
+            "seconds": {**learned["seconds"], "evaluation": self.engine.ledger.seconds["evaluation"]},
+            "needed": needed,
+            "costs": asdict(self.learner.costs()),
+        }
+        with self.engine.one_writer() as writer:
+            if writer:
+                durable.make_folder(self.folder.stage(number).parent)
+                self._write_logits(number, logits, labels)
+                durable.write_json(self.folder.stage(number), stage)
+        self.progress.say(f"stage {number}/{len(self.stream)}: {score.accuracy:.2f} % of {score.count} images")
+
+    def _needed(self, seen: tuple[Task, ...]) -> dict[str, int]:
+        """Passes that the evaluation of these tasks rests on, by task and subspace; only keepable ones have a hash."""
+        subspaces = self.learner.subspaces()
+        return {
+            f"{task.index}/{s.hash or f'stage {len(seen)} subspace {i}'}": len(task.test)
+            for task in seen
+            for i, s in enumerate(subspaces)
+        }
+
+    def _needed_before(self, number: int) -> dict[str, int]:
+        return durable.read_json(self.folder.stage(number - 1))["needed"] if number > 1 else {}
+
+    def _write_logits(self, number: int, logits: Tensor, labels: np.ndarray) -> None:
+        ids = [t.test.digest(i) for t in self.stream.tasks[:number] for i in range(len(t.test))]
+        buffer = io.BytesIO()
+        np.savez(buffer, logits=logits.numpy(), labels=labels, ids=np.array(ids))
+        durable.write_atomic(self.folder.logits(number), buffer.getvalue())
+
+    def _record(self) -> dict[str, Any]:
+        stages = [durable.read_json(self.folder.stage(t.index + 1)) for t in self.stream.tasks]
+        scores = [StageScore(**stage["score"]) for stage in stages]
+        passes = {phase: sum(stage["passes"][phase] for stage in stages) for phase in PHASES}
+        seconds = {phase: round(sum(stage["seconds"][phase] for stage in stages), 3) for phase in PHASES}
+        costs = stages[-1]["costs"]
+        record = {
+            "format": RECORD_FORMAT,
+            "method": self.config.method,
+            "dataset": self.config.dataset,
+            "protocol": self.stream.protocol,
+            "backbone": self.config.backbone,
+            "seed": self.config.seed,
+            **summary(scores),
+            "parameters": {
+                "backbone": self.engine.backbone.parameter_count(),
+                "trained": costs["trained"],
+                "stored": costs["stored"],
+            },
+            "forward_passes": passes,
+            "passes_repeated": sum(stage["repeated"] for stage in stages),
+            "seconds": {**seconds, "total": round(sum(seconds.values()), 3)},
+            "peak_memory": peak_memory(),
+            "test_images": [score.count for score in scores],
+            "task_sizes": [len(t.classes) for t in self.stream.tasks],
+            "classes": list(self.stream.class_names),
+            "config": self.config.model_dump(mode="json"),
+            "versions": versions(),
+            "notes": self.notes,
+        }
+        with self.engine.one_writer() as writer:
+            if writer:
+                self._gather_predictions(len(stages))
+                write_report([record], self.folder.report)
+                durable.write_json(self.folder.record, record)
+                self._tidy()
+        return record
+
+    def _gather_predictions(self, stages: int) -> None:
+        arrays = {}
+        for number in range(1, stages + 1):
+            with np.load(self.folder.logits(number), allow_pickle=False) as stage:
+                arrays |= {f"stage{number}/{name}": stage[name] for name in stage.files}
+        buffer = io.BytesIO()
+        np.savez(buffer, **arrays)
+        durable.write_atomic(self.folder.predictions, buffer.getvalue())
+
+    def _tidy(self) -> None:
+        """What only an unfinished run needs."""
+        for part in (self.folder.checkpoints, self.folder.features, self.folder.stage(1).parent):
+            shutil.rmtree(part, ignore_errors=True)
+
+
+def peak_memory() -> int:
+    """Bytes of memory this process has held at most."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return int(peak if sys.platform == "darwin" else peak * 1024)
+
+
+def versions() -> dict[str, str]:
+    """What the figures were made with."""
+    found = {name: version(name) for name in _LIBRARIES}
+    return {"ease": ease.__version__, "python": platform.python_version(), **found, "threads": str(torch.get_num_threads())}
