@@ -76,9 +76,9 @@ def explained(action: str, path: Path) -> Iterator[None]:
 
 def make_folder(folder: Path) -> None:
     """Make a folder and its parents, each recorded on disk in the folder above it."""
-    if folder.is_dir():
-        return
     with explained("make the folder", folder):
+        if folder.is_dir():
+            return
         missing = [f for f in (folder, *folder.parents) if not f.exists()]
         folder.mkdir(parents=True, exist_ok=True)
         for made in reversed(missing):

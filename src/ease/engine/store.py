@@ -71,15 +71,17 @@ class ModelDirectory:
     @property
     def exists(self) -> bool:
         """Whether there is a current generation."""
-        return self.manifest_path.is_file()
+        with durable.explained("read", self.manifest_path):
+            return self.manifest_path.is_file()
 
     def generations(self) -> list[int]:
         """The generations on disk in ascending order, those given up by a rollback included."""
         folder = self.path / "manifests"
-        if not folder.is_dir():
-            return []
-        numbers = (int(f.stem) for f in folder.iterdir() if _MANIFEST.fullmatch(f.name))
-        return sorted(number for number in numbers if self._manifest_file(number).is_file())
+        with durable.explained("read", folder):
+            if not folder.is_dir():
+                return []
+            numbers = (int(f.stem) for f in folder.iterdir() if _MANIFEST.fullmatch(f.name))
+            return sorted(number for number in numbers if self._manifest_file(number).is_file())
 
     def manifest(self, generation: int | None = None) -> dict[str, Any]:
         """The checked manifest of a generation (the current one by default)."""
@@ -140,15 +142,20 @@ class ModelDirectory:
             if not _NAME.fullmatch(name):
                 raise ValueError(f"'{name}' is no model file: name it folder/name, such as subspaces/0003")
         with self.writing():
-            current = self._read_manifest(None)[1] if self.exists else {}
+            number, current = self._current()
             stored = {name: self._kept(name, current) for name in keep}
-            number = max(self._taken(), default=0) + 1
+            if number:
+                self._mend_copy(number)
+            number = max([number, *self.generations()]) + 1  # a number given up by a rollback stays taken
             self._sweep(files)
+            recorded, _ = self._all_recorded()
             written: list[Path] = []
             raw = b""
             try:
                 for name in sorted(files):
-                    stored[name] = self._place(name, files[name], number, written)
+                    data = durable.encode_tensors(files[name], {OWNER: name})
+                    known = self._known(name, durable.entry_of(data), recorded)
+                    stored[name] = known or self._add(name, data, number, written)
                 raw = _encode_manifest(number, fields, stored)
                 durable.make_folder(self.path / "manifests")
                 written.append(self._manifest_file(number))
@@ -163,16 +170,18 @@ class ModelDirectory:
         """Make another generation the current one. Nothing is lost: it can be undone the same way."""
         with self.writing():
             self.verify(generation)
+            self._sweep(())
             self._point_at(durable.read_bytes(self._manifest_file(generation), durable.JSON_LIMIT))
 
     def clear_history(self) -> None:
         """Remove all generations but the current one, and the files that only they used."""
         with self.writing():
             current = self.manifest()["generation"]
+            self._mend_copy(current)
             for number in self.generations():
                 if number != current:
                     durable.remove(self._manifest_file(number))
-            folders = self._sweep({}) | {self.manifest_path.parent / "manifests"}
+            folders = self._sweep(()) | {self.path / "manifests"}
             for folder in filter(Path.is_dir, folders):
                 with durable.explained("clear the history of", self.path):
                     durable.sync_folder(folder)
@@ -184,7 +193,7 @@ class ModelDirectory:
 
     def _read_manifest(self, generation: int | None) -> tuple[dict[str, Any], dict[str, StoredFile]]:
         path = self.manifest_path if generation is None else self._manifest_file(generation)
-        if not path.is_file():
+        if not (self.exists if generation is None else generation in self.generations()):
             known = ", ".join(map(str, self.generations()))
             if generation is None:
                 hint = (
@@ -213,6 +222,16 @@ class ModelDirectory:
                 durable.write_atomic(self.manifest_path, before)
             raise
 
+    def _mend_copy(self, current: int) -> None:
+        """Make sure that the current manifest, just found good, is kept under its number too."""
+        raw = durable.read_bytes(self.manifest_path, durable.JSON_LIMIT)
+        copy = self._manifest_file(current)
+        with contextlib.suppress(EaseError):
+            if durable.read_bytes(copy, durable.JSON_LIMIT) == raw:
+                return
+        durable.make_folder(copy.parent)
+        durable.write_atomic(copy, raw)
+
     def _abandon(self, written: list[Path], raw: bytes) -> None:
         """Take back the files of a commit that failed, unless its manifest is current after all."""
         with contextlib.suppress(EaseError, OSError):
@@ -221,18 +240,21 @@ class ModelDirectory:
             for path in reversed(written):  # the manifest first: it must never name a file that is gone
                 path.unlink(missing_ok=True)
 
-    def _taken(self) -> list[int]:
-        current = [self.manifest()["generation"]] if self.exists else []
-        return self.generations() + current
+    def _current(self) -> tuple[int, dict[str, StoredFile]]:
+        if not self.exists:
+            return 0, {}
+        manifest, stored = self._read_manifest(None)
+        return manifest["generation"], stored
 
     # --- files ------------------------------------------------------------------------------------
 
     def _inside(self, relative: str) -> Path:
         """The path of a file of this directory; a link that leads out of it is refused."""
         path = self.path / relative
-        if not path.resolve().is_relative_to(self.path.resolve()):
-            raise EaseError(f"{path} leads out of the model directory: remove that link, or restore a backup")
-        return path
+        with durable.explained("read", path), contextlib.suppress(RuntimeError):  # a loop of links
+            if path.resolve().is_relative_to(self.path.resolve()):
+                return path
+        raise EaseError(f"{path} leads out of the model directory: remove that link, or restore a backup")
 
     def _kept(self, name: str, current: Mapping[str, StoredFile]) -> StoredFile:
         if name not in current:
@@ -245,18 +267,21 @@ class ModelDirectory:
             raise durable.damaged(path, f"it has {size} bytes in place of {entry.size}")
         return entry
 
-    def _place(
-        self, name: str, tensors: Mapping[str, Tensor], number: int, written: list[Path]
-    ) -> StoredFile:
-        data = durable.encode_tensors(tensors, {OWNER: name})
-        entry = durable.entry_of(data)
-        for stored in self._all_recorded()[0]:
+    def _known(
+        self, name: str, entry: FileEntry, recorded: Iterable[Mapping[str, StoredFile]]
+    ) -> StoredFile | None:
+        """A file on disk with this name and content."""
+        for stored in recorded:
             known = stored.get(name)
             if known and (known.sha256, known.size) == (entry.sha256, entry.size):
                 # A file that was damaged since must not get into a new generation.
                 with contextlib.suppress(EaseError):
                     durable.read_checked(self._inside(known.path), known)
                     return known
+        return None
+
+    def _add(self, name: str, data: bytes, number: int, written: list[Path]) -> StoredFile:
+        """Write a file at a path that no generation uses, and list it in `written`."""
         relative = f"{name}.safetensors"
         while (self.path / relative).exists() or (self.path / relative).is_symlink():
             relative = f"{relative.removesuffix('.safetensors')}-g{number:04d}.safetensors"
@@ -264,6 +289,7 @@ class ModelDirectory:
         durable.make_folder(path.parent)
         written.append(path)
         durable.write_atomic(path, data)
+        entry = durable.entry_of(data)
         return StoredFile(entry.sha256, entry.size, relative)
 
     def _all_recorded(self) -> tuple[list[dict[str, StoredFile]], bool]:
