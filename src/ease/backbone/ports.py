@@ -14,10 +14,10 @@ from torch import Tensor, nn
 
 
 class Departure(IntEnum):
-    """Where a tuning first departs from the base. All before it is computed once for every subspace of a batch."""
+    """Where a tuning first departs from the base. All before it is computed once for a batch's subspaces."""
 
     NOTHING = 0  # nothing is shared: the patch embedding itself differs (SSF, full)
-    EMBEDDING = 1  # the token embedding is shared (VPT, prefix, LoRA)
+    EMBEDDING = 1  # the embedding and all blocks before `first_layer` are shared (VPT, prefix, LoRA)
     BRANCH = 2  # the first block's attention and MLP are shared as well (adapter)
 
 
@@ -29,23 +29,27 @@ class Shape:
     depth: int
     heads: int
     hidden: int
-    """Width inside the MLP."""
+    """Width inside the MLP; 0 if it is gated, and so has no ports at fc1 and fc2."""
 
 
 class Tuning(nn.Module):
     """A small set of trained weights that, with the frozen backbone, makes one subspace.
 
-    Each method below is a port; the default plugs nothing in. `layer` counts blocks from 0. In `Backbone.features`
-    several tunings of one kind may run as one (`stack`): the token tensors then have S*N rows, subspace-major.
+    Each method below is a port; the default plugs nothing in. `layer` counts blocks from 0. In
+    `Backbone.features` several tunings may run as one (`stack`): the token tensors then have S*N rows,
+    subspace-major.
     """
 
     kind: ClassVar[str]
-    departs: ClassVar[Departure] = Departure.NOTHING
+    departs: Departure = Departure.NOTHING
     copies: int = 1
     """How many subspaces this object stands for: 1, or S for a stack."""
 
     def prompts(self, layer: int, batch: int) -> Tensor | None:
-        """Tokens [batch, P, d] put behind the class token before this block. Those of the block before are dropped."""
+        """Tokens [batch, P, d] put behind the class token before this block.
+
+        They take the place of those put in earlier; None leaves these as they are.
+        """
         return None
 
     def prefix(self, layer: int, batch: int) -> tuple[Tensor, Tensor] | None:
@@ -61,9 +65,9 @@ class Tuning(nn.Module):
         return None
 
     def branch(self, layer: int, stream: Tensor, normed: Tensor) -> Tensor | None:
-        """Added beside the MLP. `stream` is the residual stream x1 [.., T, d], `normed` the MLP's input norm2(x1).
+        """Added beside the MLP: [N, T, d]. `stream` is the residual x1, `normed` the MLP's input norm2(x1).
 
-        A stack whose first block is shared gets N rows in layer 0 and returns S*N.
+        A stack gets the N rows of the shared first block in layer 0 and returns S*N.
         """
         return None
 
@@ -79,12 +83,16 @@ class Tuning(nn.Module):
         """A final norm to use in place of the base's (full, on listed blocks)."""
         return None
 
+    def first_layer(self) -> int:
+        """The first block that this tuning touches, if it departs after the embedding."""
+        return 0
+
     def config(self) -> dict[str, Any]:
-        """What `build` needs to make an untrained twin; JSON values only."""
+        """What `build_tuning` needs to make an untrained twin; JSON values only."""
         return {}
 
     def group(self) -> str:
-        """Tunings with the same group may be stacked."""
+        """Tunings of one group share what they depart from, and may be stacked."""
         return self.kind
 
     @classmethod

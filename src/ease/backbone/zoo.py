@@ -20,8 +20,9 @@ from timm.models import is_model_in_modules
 from timm.models.vision_transformer import VisionTransformer, checkpoint_filter_fn
 from torch import Tensor
 
+from ease.backbone.block import check_supported
 from ease.backbone.ports import tensors_hash
-from ease.backbone.vit import Backbone, Pixels, check_supported
+from ease.backbone.vit import Backbone, Pixels
 from ease.backbone.weights_file import read_weights
 from ease.errors import EaseError, unknown
 
@@ -76,13 +77,13 @@ def load_backbone(
         return _embedded(tensors, weights, input_size, normalize, pretrained)
     architecture = _known(name)
     if tensors is None:
-        vit = _create(name, pretrained, check=input_size)
+        vit = _create(name, pretrained=pretrained, input_size=input_size, resample=True)
         content = tensors_hash(vit.state_dict())
         if input_size is not None:
             vit.set_input_size(img_size=(input_size, input_size))
     else:
         # Built at the wanted size, so that positions are resampled at most once, from the file's grid.
-        vit = _create(name, img_size=input_size)
+        vit = _create(name, pretrained=False, input_size=input_size, resample=False)
         content = tensors_hash(_without_classifier(tensors))
         if Path(str(weights)).suffix == ".npz":
             _load_jax(vit, Path(str(weights)), tensors, name)
@@ -90,9 +91,7 @@ def load_backbone(
             _load(
                 vit, tensors, f"weights file '{weights}'", name, is_model_in_modules(architecture, ["deit"])
             )
-    config = vit.pretrained_cfg
-    size = vit.patch_embed.img_size[0]
-    return Backbone(vit, name, content, _pixels(size, config, normalize))
+    return Backbone(vit, name, content, _pixels(vit.patch_embed.img_size[0], vit.pretrained_cfg, normalize))
 
 
 def backbone_from_state(
@@ -110,6 +109,7 @@ def backbone_from_state(
         raise EaseError(f"backbone '{name}': the given tensors are not a ViT's under timm's names")
     dim = state["patch_embed.proj.weight"].shape[0]
     hidden = state["blocks.0.mlp.fc1.weight"].shape[0]
+    _check_size(name, patch_size, img_size)
     with _private_randomness():
         vit = VisionTransformer(
             img_size=img_size,
@@ -122,7 +122,6 @@ def backbone_from_state(
             init_values=1.0 if "blocks.0.ls1.gamma" in state else None,
             num_classes=0,
         )
-    _check_size(vit, name, img_size)
     _load(vit, state, "the given state", name)
     return Backbone(vit, name, tensors_hash(_without_classifier(state)), pixels)
 
@@ -134,18 +133,19 @@ def _embedded(
     normalize: Literal["model", "none"],
     pretrained: bool,
 ) -> Backbone:
+    size = 64 if input_size is None else input_size
+    _check_size(EMBEDDED, 8, size)
     with _private_randomness():
         vit = VisionTransformer(
-            img_size=input_size or 64, patch_size=8, embed_dim=192, depth=6, num_heads=3, num_classes=0
+            img_size=size, patch_size=8, embed_dim=192, depth=6, num_heads=3, num_classes=0
         )
-    _check_size(vit, EMBEDDED, input_size or 64)
     if pretrained and tensors is None:
         tensors = load((files("ease") / "weights" / "ease-vit.safetensors").read_bytes())
     if tensors is None:
         tensors = vit.state_dict()
     _load(vit, tensors, "its embedded file" if weights is None else f"weights file '{weights}'", EMBEDDED)
     half = {"mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5), "interpolation": "bicubic"}
-    pixels = _pixels(input_size or 64, half, normalize)
+    pixels = _pixels(size, half, normalize)
     return Backbone(vit, EMBEDDED, tensors_hash(_without_classifier(tensors)), pixels)
 
 
@@ -161,25 +161,28 @@ def _known(name: str) -> str:
     return architecture
 
 
-def _create(
-    name: str, pretrained: bool = False, img_size: int | None = None, check: int | None = None
-) -> Any:
-    """timm's model without its classifier, refused before any download if we cannot drive it."""
-    size = {} if img_size is None else {"img_size": img_size}
+def _create(name: str, *, pretrained: bool, input_size: int | None, resample: bool) -> Any:
+    """The model of that name without its classifier; refused before any download if we cannot drive it.
+
+    Built at `input_size`, unless the size is to be changed afterwards by resampling what was loaded.
+    """
+    with torch.device("meta"):  # the plan of the model, without its memory
+        plan = timm.create_model(name, num_classes=0)
+    check_supported(plan, name)
+    if input_size is not None:
+        _check_size(name, plan.patch_embed.patch_size[0], input_size)
     if pretrained and not timm.list_pretrained(name if "." in name else f"{name}.*"):
         raise EaseError(f"timm has no weights for backbone '{name}'; give a local file with --weights")
+    size = {} if input_size is None or resample else {"img_size": input_size}
     with _private_randomness():
-        vit = timm.create_model(name, pretrained=False, num_classes=0, **size)
-        check_supported(vit, name)
-        _check_size(vit, name, check or vit.patch_embed.img_size[0])
         if not pretrained:
-            return vit
+            return timm.create_model(name, num_classes=0, **size)
         try:
             with _no_vain_retries():
-                return timm.create_model(name, pretrained=True, num_classes=0)
+                return timm.create_model(name, pretrained=True, num_classes=0, **size)
         except Exception as error:  # hub, sockets, certificates, disks: all mean the same here
             raise EaseError(
-                f"weights of backbone '{name}' cannot be fetched from the hub; give a local file with --weights"
+                f"weights of backbone '{name}' cannot be fetched from the hub; give a file with --weights"
             ) from error
 
 
@@ -228,8 +231,7 @@ def _without_classifier(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return {k: v for k, v in tensors.items() if not _NOT_OF_THE_VIT.match(k)}
 
 
-def _check_size(vit: Any, name: str, size: int) -> None:
-    patch = vit.patch_embed.patch_size[0]
+def _check_size(name: str, patch: int, size: int) -> None:
     if size < patch or size % patch:
         nearest = max(patch, round(size / patch) * patch)
         raise EaseError(

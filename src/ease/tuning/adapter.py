@@ -11,17 +11,18 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ease.backbone.ports import Departure, Shape, Tuning
+from ease.errors import unknown
 
 
 class Adapter(Tuning):
-    """`scale * up(dropout(relu(down(x))))` in every block.
+    """`scale * up(dropout(relu(down(x))))` in every block; L(2dr + r + d) weights, L(2dr) without biases.
 
-    The released code reads the residual stream x1, scales by 0.1, has dropout and biases; the paper's text reads
-    norm2(x1), unscaled, without either. A new adapter is zero, so the subspace starts as the PTM itself.
+    The released code reads the residual stream x1, scales by 0.1, has dropout and biases; the paper's text
+    reads norm2(x1), unscaled, without either. `up` starts at zero, so the subspace starts as the PTM itself.
     """
 
     kind: ClassVar[str] = "adapter"
-    departs: ClassVar[Departure] = Departure.BRANCH
+    departs: Departure = Departure.BRANCH
 
     def __init__(
         self,
@@ -34,16 +35,14 @@ class Adapter(Tuning):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
+        if reads not in ("stream", "normed"):
+            raise unknown("input of the adapter", reads, ["stream", "normed"])
         self.rank, self.scale, self.dropout, self.bias, self.reads = rank, scale, dropout, bias, reads
-        self.down = nn.ModuleList(nn.Linear(shape.dim, rank, bias) for _ in range(shape.depth))
-        self.up = nn.ModuleList(nn.Linear(rank, shape.dim, bias) for _ in range(shape.depth))
-        for down, up in zip(self.down, self.up, strict=True):
-            assert isinstance(down, nn.Linear) and isinstance(up, nn.Linear)
+        self.down = nn.ModuleList(_linear(shape.dim, rank, bias) for _ in range(shape.depth))
+        self.up = nn.ModuleList(_linear(rank, shape.dim, bias) for _ in range(shape.depth))
+        for down in self.down:
+            assert isinstance(down, nn.Linear)
             nn.init.kaiming_uniform_(down.weight, a=math.sqrt(5), generator=generator)
-            nn.init.zeros_(up.weight)
-            if bias:
-                nn.init.zeros_(down.bias)
-                nn.init.zeros_(up.bias)
 
     def branch(self, layer: int, stream: Tensor, normed: Tensor) -> Tensor:
         hidden = F.relu(self.down[layer](stream if self.reads == "stream" else normed))
@@ -59,50 +58,73 @@ class Adapter(Tuning):
         }
 
     def group(self) -> str:
-        return f"{self.kind}-{self.reads}"
+        return "branch"
 
     @classmethod
     def stack(cls, tunings: Sequence[Tuning]) -> Tuning | None:
-        return AdapterStack([t for t in tunings if isinstance(t, Adapter)])
+        return AdapterStack(tunings)
 
 
 class AdapterStack(Tuning):
-    """S frozen adapters as one batched matmul per block; smaller ranks are padded with zeros."""
+    """S frozen adapters as one batched matmul per block. The PTM among them is an adapter of rank 0.
+
+    Smaller ranks are padded with zeros: relu(0) = 0 adds nothing.
+    """
 
     kind: ClassVar[str] = "adapter-stack"
-    departs: ClassVar[Departure] = Departure.BRANCH
+    departs: Departure = Departure.BRANCH
 
-    def __init__(self, adapters: Sequence[Adapter]) -> None:
+    def __init__(self, tunings: Sequence[Tuning]) -> None:
         super().__init__()
-        self.copies = len(adapters)
-        self.reads = adapters[0].reads
-        rank = max(a.rank for a in adapters)
-        depth = len(adapters[0].down)
-        with torch.no_grad():
-            self.down = [torch.stack([_padded(a.down[i].weight, rank, 0) for a in adapters]).mT for i in range(depth)]
-            self.up = [torch.stack([_padded(a.up[i].weight, rank, 1) * a.scale for a in adapters]).mT for i in range(depth)]
-            self.down_bias = [torch.stack([_bias(a.down[i], rank) for a in adapters])[:, None] for i in range(depth)]
-            self.up_bias = [torch.stack([_bias(a.up[i]) * a.scale for a in adapters])[:, None] for i in range(depth)]
+        self.copies = len(tunings)
+        adapters = [t if isinstance(t, Adapter) else None for t in tunings]
+        real = [a for a in adapters if a is not None]
+        rank = max(a.rank for a in real)
+        stream = torch.tensor([a is not None and a.reads == "stream" for a in adapters])
+        like = next(real[0].parameters())
+        self._reads_stream = stream[:, None, None].to(like.device)
+        self._reads = {a.reads for a in real}
+        dim, depth = int(real[0].down[0].in_features), len(real[0].down)  # type: ignore[arg-type]
+        zeros = like.detach().new_zeros
+        self.down = [zeros(self.copies, dim, rank) for _ in range(depth)]
+        self.down_bias = [zeros(self.copies, 1, rank) for _ in range(depth)]
+        self.up = [zeros(self.copies, rank, dim) for _ in range(depth)]
+        self.up_bias = [zeros(self.copies, 1, dim) for _ in range(depth)]
+        for s, adapter in enumerate(adapters):
+            if adapter is not None:
+                self._take(s, adapter)
+
+    @torch.no_grad()
+    def _take(self, s: int, adapter: Adapter) -> None:
+        r, scale = adapter.rank, adapter.scale
+        for layer, (down, up) in enumerate(zip(adapter.down, adapter.up, strict=True)):
+            assert isinstance(down, nn.Linear)
+            assert isinstance(up, nn.Linear)
+            self.down[layer][s, :, :r] = down.weight.T
+            self.up[layer][s, :r] = up.weight.T * scale
+            if adapter.bias:
+                self.down_bias[layer][s, 0, :r] = down.bias
+                self.up_bias[layer][s, 0] = up.bias * scale
 
     def branch(self, layer: int, stream: Tensor, normed: Tensor) -> Tensor:
-        value = stream if self.reads == "stream" else normed
-        tokens, dim = value.shape[-2:]
-        if layer == 0:  # the first block is shared: every adapter reads the same rows
-            flat = value.reshape(1, -1, dim).expand(self.copies, -1, -1)
-        else:
-            flat = value.reshape(self.copies, -1, dim)
-        hidden = torch.baddbmm(self.down_bias[layer], flat, self.down[layer]).relu_()
+        tokens, dim = stream.shape[-2:]
+        rows = self._input(stream, normed, 1 if layer == 0 else self.copies, dim)
+        hidden = torch.baddbmm(self.down_bias[layer], rows, self.down[layer]).relu_()
         return torch.baddbmm(self.up_bias[layer], hidden, self.up[layer]).view(-1, tokens, dim)
 
+    def _input(self, stream: Tensor, normed: Tensor, copies: int, dim: int) -> Tensor:
+        """[S, N*T, d]; the first block is shared, so every adapter reads the same rows there."""
+        if len(self._reads) == 1:
+            value = stream if "stream" in self._reads else normed
+            return value.reshape(copies, -1, dim).expand(self.copies, -1, -1)
+        return torch.where(
+            self._reads_stream, stream.reshape(copies, -1, dim), normed.reshape(copies, -1, dim)
+        )
 
-def _padded(weight: Tensor, rank: int, axis: int) -> Tensor:
-    missing = rank - weight.shape[axis]
-    return F.pad(weight, (0, 0, 0, missing) if axis == 0 else (0, missing))
 
-
-def _bias(linear: nn.Module, size: int | None = None) -> Tensor:
-    assert isinstance(linear, nn.Linear)
-    size = size or linear.out_features
-    if linear.bias is None:
-        return linear.weight.new_zeros(size)
-    return F.pad(linear.bias, (0, size - linear.out_features))
+def _linear(width_in: int, width_out: int, bias: bool) -> nn.Linear:
+    """A linear at zero. nn.Linear's own init would draw from the global generator."""
+    linear = nn.utils.skip_init(nn.Linear, width_in, width_out, bias=bias)
+    for parameter in linear.parameters():
+        nn.init.zeros_(parameter)
+    return linear
