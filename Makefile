@@ -1,0 +1,44 @@
+# Two commands are all a newcomer needs: `make demo` and `make test`. Both set up .venv by themselves.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+DEMO   := runs/demo
+METHODS := ease simplecil finetune
+# As many test processes as cores, one torch thread each: more threads than cores crawl.
+WORKERS ?= $(shell nproc 2>/dev/null || echo 2)
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint bench clean
+
+help: ## print this help
+	@echo "ease: class-incremental learning with a frozen ViT"
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(READY) ## create .venv and install the package with its tools
+
+$(READY): pyproject.toml src/ease/__init__.py
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[dev]"
+	@touch $@
+
+demo: $(READY) ## run ease, simplecil and finetune on 60 glyphs: a table, a plot, a report
+	@rm -rf $(DEMO)
+	@for method in $(METHODS); do \
+	  $(BIN)/ease run --dataset glyphs --protocol "B0 Inc6" --method $$method --preset small --out $(DEMO)/$$method > /dev/null || exit $$?; \
+	done
+	@$(BIN)/ease report $(foreach method,$(METHODS),$(DEMO)/$(method)) --out $(DEMO)/comparison
+
+test: $(READY) ## run the test suite
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS)
+
+lint: $(READY) ## check style and types
+	$(BIN)/ruff check src tests benchmarks
+	$(BIN)/ruff format --check src tests benchmarks
+	$(BIN)/mypy
+
+bench: $(READY) ## measure what sharing between subspaces saves
+	$(BIN)/python benchmarks/subspaces.py
+
+clean: ## remove .venv, caches and demo results
+	rm -rf $(VENV) $(DEMO) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
