@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 from torch import Tensor
 
-from backbone.small_vits import small_backbone, some_images
 from ease.backbone import Backbone
+from tests.backbone.small_vits import small_backbone, some_images
 
 
 @pytest.fixture(scope="session")

@@ -8,8 +8,8 @@ import pytest
 import timm
 import torch
 
-from backbone.small_vits import PIXELS, assert_close, randomised, small_vit
 from ease.backbone import Backbone
+from tests.backbone.small_vits import PIXELS, assert_close, randomised, small_vit
 
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "vit": ("vit_tiny_patch16_224", {}),

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from backbone.small_vits import assert_close, randomised, small_backbone, some_images
 from ease.backbone import PTM, Backbone, Tuning, vit
 from ease.tuning import Adapter, Full
+from tests.backbone.small_vits import assert_close, randomised, small_backbone, some_images
 
 BACKBONE = small_backbone()
 SHAPE = BACKBONE.shape

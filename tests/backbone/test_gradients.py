@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from backbone.small_vits import assert_close, randomised, small_backbone
 from ease.backbone import Backbone, Tuning, tensors_hash
 from ease.tuning import Adapter, Full
+from tests.backbone.small_vits import assert_close, randomised, small_backbone
 
 
 def tunings(backbone: Backbone) -> list[Tuning]:

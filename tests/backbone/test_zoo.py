@@ -14,9 +14,9 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from backbone.small_vits import PIXELS, assert_close, randomised, small_vit, some_images
 from ease.backbone import Shape, backbone_from_state, backbone_list, load_backbone, zoo
 from ease.errors import EaseError
+from tests.backbone.small_vits import PIXELS, assert_close, randomised, small_vit, some_images
 
 NAME = "test_vit"  # timm's own smallest: 160 px, patch 16, width 64, 6 blocks
 SHARED = os.environ.get("EASE_SHARED")
@@ -265,19 +265,6 @@ class TestFromState:
     def test_tensors_that_are_no_vit(self) -> None:
         with pytest.raises(EaseError, match="not a ViT"):
             backbone_from_state({}, img_size=32, patch_size=8, heads=3, name="mine", pixels=PIXELS)
-
-    @pytest.mark.skipif(not SHARED, reason="EASE_SHARED is not set")
-    def test_the_golden_backbone(self) -> None:
-        with np.load(Path(str(SHARED)) / "golden" / "common.npz") as common:
-            state = {
-                k.removeprefix("backbone/"): torch.from_numpy(common[k])
-                for k in common.files
-                if k.startswith("backbone/")
-            }
-        backbone = backbone_from_state(
-            state, img_size=32, patch_size=8, heads=3, name="golden", pixels=PIXELS
-        )
-        assert (backbone.dim, backbone.shape.depth) == (48, 3)
 
 
 @pytest.mark.skipif(not SHARED, reason="EASE_SHARED is not set")

@@ -9,10 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from backbone.small_vits import assert_close, randomised
 from ease.backbone import Backbone, Shape
 from ease.errors import EaseError
 from ease.tuning import Adapter
+from tests.backbone.small_vits import assert_close, randomised
 
 VIT_B = Shape(dim=768, depth=12, heads=12, hidden=3072)
 

@@ -69,6 +69,11 @@ class Backbone:
         return self.shape.dim
 
     @property
+    def front(self) -> int:
+        """Tokens that stand before the prompts: the class token, a distillation token, registers."""
+        return self.vit.num_prefix_tokens
+
+    @property
     def device(self) -> torch.device:
         """Where the frozen weights are."""
         return next(self.vit.parameters()).device

@@ -2,5 +2,22 @@
 
 from ease.tuning.adapter import Adapter
 from ease.tuning.full import Full
+from ease.tuning.lora import Lora
+from ease.tuning.prefix import Prefix, PrefixPerImage
+from ease.tuning.registry import TUNINGS, build_tuning
+from ease.tuning.ssf import Ssf
+from ease.tuning.vpt import PromptsPerImage, VptDeep, VptShallow
 
-__all__ = ["Adapter", "Full"]
+__all__ = [
+    "TUNINGS",
+    "Adapter",
+    "Full",
+    "Lora",
+    "Prefix",
+    "PrefixPerImage",
+    "PromptsPerImage",
+    "Ssf",
+    "VptDeep",
+    "VptShallow",
+    "build_tuning",
+]

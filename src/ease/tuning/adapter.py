@@ -22,7 +22,7 @@ class Adapter(Tuning):
     """
 
     kind: ClassVar[str] = "adapter"
-    departs: Departure = Departure.BRANCH
+    departs = Departure.BRANCH
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class AdapterStack(Tuning):
     """
 
     kind: ClassVar[str] = "adapter-stack"
-    departs: Departure = Departure.BRANCH
+    departs = Departure.BRANCH
 
     def __init__(self, tunings: Sequence[Tuning]) -> None:
         super().__init__()

@@ -1,0 +1,80 @@
+"""Prefix tuning: learned keys and values that every token of a block may attend to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from ease.backbone.ports import Departure, Shape, Tuning
+from ease.errors import EaseError
+
+
+class Prefix(Tuning):
+    """P keys and P values in each listed block, the same for every image; 2 P d weights per block.
+
+    They start at N(0, std). That is not the PTM itself: each key takes its share of the softmax.
+
+    Args:
+        layers: which blocks, counted from 0; all when None. Blocks before the first are shared.
+    """
+
+    kind: ClassVar[str] = "prefix"
+    departs = Departure.EMBEDDING
+
+    def __init__(
+        self,
+        shape: Shape,
+        length: int = 5,
+        layers: Sequence[int] | None = None,
+        std: float = 0.02,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        self.length, self.std = length, std
+        self.layers = list(range(shape.depth)) if layers is None else sorted(set(layers))
+        if not self.layers or self.layers[0] < 0 or self.layers[-1] >= shape.depth:
+            raise EaseError(f"prefix layers {list(layers or [])}: give some of 0 to {shape.depth - 1}")
+        size = (len(self.layers), length, shape.dim)
+        self.keys = nn.Parameter(std * torch.randn(size, generator=generator))
+        self.values = nn.Parameter(std * torch.randn(size, generator=generator))
+
+    def prefix(self, layer: int, batch: int) -> tuple[Tensor, Tensor] | None:
+        if layer not in self.layers:
+            return None
+        row = self.layers.index(layer)
+        return self.keys[row].expand(batch, -1, -1), self.values[row].expand(batch, -1, -1)
+
+    def first_layer(self) -> int:
+        return self.layers[0]
+
+    def config(self) -> dict[str, Any]:
+        return {"length": self.length, "layers": self.layers, "std": self.std}
+
+
+class PrefixPerImage(Tuning):
+    """Keys and values that were chosen for each image of one batch (DualPrompt, CODA-Prompt).
+
+    They belong to whoever chose them; gradients pass through.
+
+    Args:
+        pairs: block -> (keys, values), each [N, P, d] in the order of the batch, or [P, d] for all images.
+    """
+
+    kind: ClassVar[str] = "prefix-per-image"
+    departs = Departure.EMBEDDING
+
+    def __init__(self, pairs: Mapping[int, tuple[Tensor, Tensor]]) -> None:
+        super().__init__()
+        self.pairs = dict(pairs)
+
+    def prefix(self, layer: int, batch: int) -> tuple[Tensor, Tensor] | None:
+        if layer not in self.pairs:
+            return None
+        keys, values = self.pairs[layer]
+        return keys.expand(batch, -1, -1), values.expand(batch, -1, -1)
+
+    def first_layer(self) -> int:
+        return min(self.pairs)
