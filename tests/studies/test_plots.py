@@ -102,6 +102,13 @@ def test_long_names_make_room_for_themselves(make_record: Make) -> None:
     assert right <= fig.get_size_inches()[0] * fig.dpi
 
 
+@pytest.mark.parametrize("width", [2.0, 5.5])
+def test_titles_stay_inside_the_picture(make_record: Make, width: float) -> None:
+    records = [make_record(seed=seed, dataset="d" * 80) for seed in (1, 2)]
+    fig = accuracy_curves(records, width=width)
+    assert all(text.get_window_extent().x1 <= fig.get_size_inches()[0] * fig.dpi for text in fig.texts)
+
+
 def test_streams_in_one_picture_are_named_at_their_curves(make_record: Make) -> None:
     shown = texts(accuracy_curves([make_record(), make_record(dataset="digits", stages=5)]))
     assert "EASE · digits" in shown

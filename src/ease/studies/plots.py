@@ -34,6 +34,7 @@ INK, MUTED, GRID, PAPER = "#1b1f27", "#5c6470", "#e3e6ea", "#fffffe"
 HEAT = "#0b5c8f"
 
 LABEL_SIZE, LABEL_GAP, LABEL_LENGTH = 9.5, 0.215, 44  # points, inches, characters
+LEFT, EDGE = 0.65, 0.14  # inches: left of the plot, left of the titles
 
 STYLE = {
     "font.family": "DejaVu Sans",
@@ -73,12 +74,15 @@ def accuracy_curves(records: Sequence[Record], title: str | None = None, width: 
     with _style():
         # The names stand one above the other at the right: many make the figure taller, long ones wider.
         height = max(3.1, LABEL_GAP * len(grouped))
-        fig, axes = _framed(width, height, right=_width(labels) + 0.95, bottom=0.65, titled=title != "")
+        subtitle = _subtitle(grouped)
+        names = _width(labels, LABEL_SIZE, "bold") + 0.95
+        words = _width([subtitle], LABEL_SIZE) + 2 * EDGE - LEFT - width
+        fig, axes = _framed(width, height, right=max(names, words), bottom=0.65, titled=title != "")
         _curve_axes(axes, grouped, ticks=max(3, round(2 * width)))
         for number, series in enumerate(grouped):
             _draw_curve(axes, series, number, main=series.method == "ease")
         _end_labels(axes, grouped, labels, height)
-        _titles(fig, _title(grouped) if title is None else title, _subtitle(grouped))
+        _titles(fig, _title(grouped) if title is None else title, subtitle)
     return fig
 
 
@@ -270,7 +274,7 @@ def _heat_scale(fig: Figure, axes: Any, squares: Any) -> None:
 
 def _framed(width: float, height: float, right: float, bottom: float, titled: bool) -> tuple[Figure, Any]:
     """A figure around axes of a fixed size in inches, with room for ticks, titles and what `right` needs."""
-    left, top = 0.65, 0.88 if titled else 0.58
+    left, top = LEFT, 0.88 if titled else 0.58
     full_width, full_height = left + width + right, bottom + height + top
     fig = Figure(figsize=(full_width, full_height))
     box = (left / full_width, bottom / full_height, width / full_width, height / full_height)
@@ -279,17 +283,17 @@ def _framed(width: float, height: float, right: float, bottom: float, titled: bo
 
 def _titles(fig: Figure, title: str, subtitle: str) -> None:
     width, height = fig.get_size_inches()
-    left, second = 0.14 / width, 0.56 if title else 0.24
-    while title and _width([title], 13) > width - 0.28:
+    left, second = EDGE / width, 0.56 if title else 0.24
+    while title and _width([title], 13, "bold") > width - 2 * EDGE:
         title = f"{title[:-2]}…"
     fig.text(left, 1 - 0.30 / height, title, fontsize=13, fontweight="bold", va="center")
     fig.text(left, 1 - second / height, subtitle, fontsize=9.5, color=MUTED, va="center")
 
 
-def _width(labels: Sequence[str], size: float = LABEL_SIZE) -> float:
-    """The longest label in inches, as bold type: the widest it may be drawn."""
-    bold = FontProperties(family="DejaVu Sans", weight="bold", size=size)
-    return max(TextPath((0, 0), label, prop=bold).get_extents().width for label in labels) / 72
+def _width(texts: Sequence[str], size: float, weight: str = "normal") -> float:
+    """The longest text in inches."""
+    font = FontProperties(family="DejaVu Sans", weight=weight, size=size)
+    return max(TextPath((0, 0), text, prop=font).get_extents().width for text in texts) / 72
 
 
 def _title(grouped: list[Series]) -> str:
