@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ease.errors import EaseError
@@ -39,6 +39,7 @@ def test_protocols_of_the_paper_are_cut_as_written(protocol: str, classes: int, 
     assert split(protocol, classes) == sizes
 
 
+@settings(deadline=None)
 @given(classes=st.integers(1, 300), base=st.integers(0, 300), increment=st.integers(1, 300))
 def test_a_split_covers_every_class_once_or_is_refused(classes: int, base: int, increment: int) -> None:
     protocol = f"B{base} Inc{increment}"
@@ -78,6 +79,7 @@ def test_class_order_leaves_the_global_generator_alone() -> None:
     assert np.random.rand() == expected
 
 
+@settings(deadline=None)
 @given(classes=st.integers(1, 200), seed=st.integers(0, 2**32 - 1))
 def test_a_class_order_is_a_permutation(classes: int, seed: int) -> None:
     assert sorted(class_order(classes, seed)) == list(range(classes))

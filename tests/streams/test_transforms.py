@@ -95,7 +95,7 @@ def test_a_flip_mirrors_and_only_where_the_data_allow_it() -> None:
     assert torch.equal(strict.train(image, flips), strict.train(image, stays))
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(
     height=st.integers(1, 400),
     width=st.integers(1, 400),

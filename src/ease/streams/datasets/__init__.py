@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ease.errors import EaseError, unknown
-from ease.streams.datasets import digits  # noqa: F401 (importing registers)
+from ease.streams.datasets import cifar100, digits, folder  # noqa: F401 (importing registers)
 from ease.streams.datasets._registry import LOADERS, Request, Unreadable, dataset
 from ease.streams.stream import Dataset
 
@@ -39,11 +39,13 @@ def load_dataset(
         raise unknown("dataset", name, LOADERS)
     if limit_per_class is not None and limit_per_class < 1:
         raise EaseError(f"limit per class is {limit_per_class}: choose 1 or more, or none")
-    loaded = LOADERS[name][1](Request(None if root is None else Path(root), unreadable, download))
+    request = Request(None if root is None else Path(root), unreadable, download, limit_per_class)
+    loaded = LOADERS[name][1](request)
     if limit_per_class is None:
         return loaded
-    train, test = loaded.train.limit(limit_per_class), loaded.test.limit(limit_per_class)
-    if len(train) == len(loaded.train) and len(test) == len(loaded.test):
-        return loaded
-    note = f"limited to {limit_per_class} train and {limit_per_class} test images per class"
-    return replace(loaded, train=train, test=test, notes=(*loaded.notes, note))
+    return replace(
+        loaded,
+        train=loaded.train.limit(limit_per_class),
+        test=loaded.test.limit(limit_per_class),
+        notes=(*loaded.notes, f"limited to {limit_per_class} train and as many test images per class"),
+    )

@@ -22,11 +22,13 @@ class Request:
         root: the folder given by the user, if any.
         unreadable: whether a damaged image is skipped (with a note) or refused.
         download: the user allowed fetching over the network.
+        limit: images per class that will be kept, for loaders that can save work by knowing it.
     """
 
     root: Path | None = None
     unreadable: Unreadable = "refuse"
     download: bool = False
+    limit: int | None = None
 
     def folder(self, name: str) -> Path:
         """Where the files of this dataset are: the root given, else `$EASE_DATA/<name>`."""

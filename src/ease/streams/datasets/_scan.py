@@ -1,0 +1,123 @@
+"""Which files of a folder are the images of which class; nothing is decoded here."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ease.errors import EaseError
+from ease.streams.datasets._files import EXTENSIONS
+from ease.streams.datasets._registry import Unreadable
+
+Classes = dict[str, list[Path]]
+"""Class name -> its image files, both in the order of their names."""
+
+
+@dataclass
+class FolderScan:
+    """What a folder holds, and what is to be said about it.
+
+    Attributes:
+        root: the folder, links resolved.
+        unreadable: what to do with a file that cannot be used.
+        train: the images to train on; all images where there is no test folder.
+        test: the images to test on; None where the folder leaves the choice to us.
+        notes: what a reader of the results should know.
+        skipped: files that cannot be used, relative to the root.
+        others: files that are no images, relative to the root.
+    """
+
+    root: Path
+    unreadable: Unreadable = "refuse"
+    train: Classes = field(default_factory=dict)
+    test: Classes | None = None
+    notes: list[str] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)
+    others: list[str] = field(default_factory=list)
+
+    def refuse_or_skip(self, path: Path, line: str) -> None:
+        """A file that cannot be used: an error, or a note where the user asked for that."""
+        if self.unreadable == "refuse":
+            raise EaseError(line)
+        self.skipped.append(self._short(path))
+
+    def left_out(self) -> list[str]:
+        """One line each for the files that cannot be used and those that are no images."""
+        lines = []
+        if self.skipped:
+            lines.append(f"skipped {_some(self.skipped)}: cannot be read")
+        if self.others:
+            lines.append(f"left out {_some(self.others)}: no image of a class")
+        return lines
+
+    def look(self) -> None:
+        """Find the classes. A lone `train` folder is a class: CIFAR-100 has one of that name."""
+        for beside in ("test", "val"):
+            if (self.root / "train").is_dir() and (self.root / beside).is_dir():
+                self.train, self.test = self._classes(self.root / "train"), self._classes(self.root / beside)
+                if beside == "val":
+                    self.notes.append("no test/ found: val/ is used for testing")
+                return
+        self.train = self._classes(self.root)
+
+    def _classes(self, folder: Path) -> Classes:
+        classes: Classes = {}
+        for entry in sorted(folder.iterdir()):
+            if _hidden(entry.name):
+                continue
+            if not entry.is_dir():
+                self.others.append(self._short(entry))
+            elif not self._is_linked(entry):
+                classes[entry.name] = self._images(entry)
+        return classes
+
+    def _images(self, folder: Path) -> list[Path]:
+        found: list[Path] = []
+        already = len(self.skipped)
+        for here, folders, files in os.walk(folder):
+            folders[:] = sorted(f for f in folders if not _hidden(f) and not self._is_linked(Path(here) / f))
+            for path in (Path(here) / file for file in sorted(files) if not _hidden(file)):
+                if path.suffix.lower() not in EXTENSIONS:
+                    self.others.append(self._short(path))
+                elif path.is_symlink() and not path.resolve().is_relative_to(self.root):
+                    line = f"image '{path}' is a link that leads out of '{self.root}': put a copy there"
+                    self.refuse_or_skip(path, line)
+                else:
+                    found.append(path)
+        if not found and len(self.skipped) == already:
+            raise EaseError(f"class folder '{folder}' has no image in it: add some or remove the folder")
+        return sorted(found)
+
+    def _is_linked(self, folder: Path) -> bool:
+        """Links to folders may lead out of the root or in circles, so none is followed."""
+        if not folder.is_symlink():
+            return False
+        self.refuse_or_skip(folder, f"'{folder}' is a link to a folder: put the folder itself there")
+        return True
+
+    def _short(self, path: Path) -> str:
+        return path.relative_to(self.root).as_posix()
+
+
+def scan_folder(root: Path, unreadable: Unreadable = "refuse") -> FolderScan:
+    """Look through `train/CLASS/**` and `test/CLASS/**` (or `val/`), or `CLASS/**`."""
+    root = Path(root)
+    if not root.is_dir():
+        what = "is a file" if root.exists() else "does not exist"
+        raise EaseError(f"folder '{root}' {what}: give a folder that holds one folder of images per class")
+    scan = FolderScan(root.resolve(), unreadable)
+    try:
+        scan.look()
+    except OSError as error:
+        raise EaseError(f"folder '{error.filename}' cannot be listed ({error.strerror})") from error
+    return scan
+
+
+def _hidden(name: str) -> bool:
+    return name.startswith(".") or name == "__MACOSX"
+
+
+def _some(names: list[str], most: int = 5) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return f"{len(names)} files ({', '.join(names[:most])}{more})" if len(names) > 1 else names[0]
