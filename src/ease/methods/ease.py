@@ -19,18 +19,12 @@ from ease.heads.prototypes import best_separating
 from ease.methods.base import Costs, Files, Learner, Subspace, TunedHead
 from ease.methods.registry import register
 from ease.streams import Task
-
-try:
-    from ease.tuning import build_tuning
-except ImportError:
-    from ease.tuning import Adapter
-    def build_tuning(kind, shape, config, generator=None, vit=None):
-        return Adapter(shape, generator=generator, **config)
+from ease.tuning import build_tuning
 
 TUNING_SETTINGS = {
     "adapter": ("rank", "scale", "dropout", "bias", "reads"),
-    "vpt-shallow": ("prompts",),
-    "vpt-deep": ("prompts",),
+    "vpt-shallow": ("length",),
+    "vpt-deep": ("length",),
     "ssf": (),
     "lora": ("rank",),
 }
@@ -53,7 +47,7 @@ class EaseSettings(Training):
     tuning: Literal["adapter", "vpt-shallow", "vpt-deep", "ssf", "lora"] = Field(
         "adapter", description="what builds a subspace"
     )
-    prompts: int = Field(5, ge=1, description="tokens per block, for vpt")
+    length: int = Field(5, ge=1, description="prompt tokens, for vpt")
     rank: int = Field(64, ge=1, description="projection dim r of the adapter")
     scale: float = Field(0.1, description="of the adapter's output")
     dropout: float = Field(0.1, ge=0, lt=1, description="inside the adapter, while training")

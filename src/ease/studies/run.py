@@ -7,6 +7,7 @@ import platform
 import resource
 import shutil
 import sys
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -82,6 +83,12 @@ class Folder:
     def logits(self, number: int) -> Path:
         return self.path / "stages" / f"{number:04d}.npz"
 
+    def tidy(self) -> None:
+        """Remove what only an unfinished run needs, and what a crash left."""
+        for part in (self.checkpoints, self.features, self.path / "stages"):
+            shutil.rmtree(part, ignore_errors=True)
+        durable.sweep(self.path)
+
 
 def make_fabric(config: RunConfig) -> Any:
     """A launched Fabric for the devices asked for."""
@@ -125,6 +132,7 @@ def resume_run(out: Path, progress: Progress | None = None) -> dict[str, Any]:
     if not folder.config.exists():
         raise EaseError(f"{out} holds no run to resume: it has no run.json")
     if folder.record.exists():
+        folder.tidy()
         return dict(durable.read_json(folder.record))
     stored = durable.read_json(folder.config)
     config = RunConfig.model_validate(stored["config"])
@@ -178,16 +186,17 @@ class _Run:
         return method(self.engine, method.Settings.model_validate(self.config.settings))
 
     def finish(self) -> dict[str, Any]:
-        """Do what is left to do."""
-        stages = len(self.stream)
-        with self.progress.bar(f"{self.config.method} on {self.config.dataset}", stages) as advance:
+        """Do what is left to do. Nobody else can work on the same run meanwhile."""
+        title = f"{self.config.method} on {self.config.dataset}"
+        alone = self.directory.writing() if self.engine.is_main else nullcontext()
+        with alone, self.progress.bar(title, len(self.stream)) as advance:
             for task in self.stream.tasks:
                 if len(self.learner.task_sizes) <= task.index:
                     self._learn(task)
                 if not self.folder.stage(task.index + 1).exists():
                     self._evaluate(task)
                 advance(1)
-        return self._record()
+            return self._record()
 
     def _learn(self, task: Task) -> None:
         self.engine.ledger = Ledger()
@@ -281,7 +290,7 @@ class _Run:
                 self._gather_predictions(len(stages))
                 write_report([record], self.folder.report)
                 durable.write_json(self.folder.record, record)
-                self._tidy()
+                self.folder.tidy()
         return record
 
     def _gather_predictions(self, stages: int) -> None:
@@ -292,11 +301,6 @@ class _Run:
         buffer = io.BytesIO()
         np.savez(buffer, **arrays)
         durable.write_atomic(self.folder.predictions, buffer.getvalue())
-
-    def _tidy(self) -> None:
-        """What only an unfinished run needs."""
-        for part in (self.folder.checkpoints, self.folder.features, self.folder.stage(1).parent):
-            shutil.rmtree(part, ignore_errors=True)
 
 
 def peak_memory() -> int:

@@ -1,0 +1,66 @@
+"""The small world most tests live in: the golden 3-block ViT and some digits."""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # children of tests inherit it; two threads each would crawl
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from ease.backbone import Backbone, Pixels
+from ease.backbone.zoo import backbone_from_state
+from ease.engine.engine import Engine
+from ease.streams import Augmentation, Dataset, ImageSet, Stream
+from ease.streams.protocol import make_stream
+from ease.streams.transforms import Transforms
+
+torch.set_num_threads(1)
+GOLDEN = Path(__file__).parent / "golden"
+
+
+@pytest.fixture(scope="session")
+def golden_folder() -> Path:
+    return GOLDEN
+
+
+@pytest.fixture(scope="session")
+def common() -> dict[str, np.ndarray]:
+    with np.load(GOLDEN / "common.npz") as content:
+        return {name: content[name] for name in content.files}
+
+
+def small_backbone(common: dict[str, np.ndarray]) -> Backbone:
+    state = {n.removeprefix("backbone/"): torch.from_numpy(v) for n, v in common.items() if n.startswith("backbone/")}
+    pixels = Pixels(32, (0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
+    return backbone_from_state(state, img_size=32, patch_size=8, heads=3, name="golden", pixels=pixels)
+
+
+@pytest.fixture
+def backbone(common: dict[str, np.ndarray]) -> Backbone:
+    return small_backbone(common)
+
+
+@pytest.fixture
+def engine(backbone: Backbone) -> Engine:
+    return Engine(backbone, Transforms.raw(backbone.pixels), seed=7, batch_size=16)
+
+
+@pytest.fixture(scope="session")
+def six_digits(common: dict[str, np.ndarray]) -> Dataset:
+    """Six classes, 12 train and 8 test images each."""
+    parts = {}
+    for part, count in (("train", 12), ("test", 8)):
+        images = ImageSet.of_arrays(common[f"data/x_{part}"], common[f"data/y_{part}"])
+        parts[part] = images.of_classes(range(6)).limit(count)
+    return Dataset("six-digits", tuple("012345"), parts["train"], parts["test"], Augmentation(flip=False))
+
+
+@pytest.fixture
+def stream(six_digits: Dataset) -> Stream:
+    """Three tasks of two classes."""
+    return make_stream(six_digits, "B0 Inc2")

@@ -1,0 +1,116 @@
+"""Training, its randomness and its checkpoints."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ease.backbone import Backbone
+from ease.engine.engine import Engine
+from ease.engine.fit import Training
+from ease.engine.randomness import counter, permutation, uniforms
+from ease.heads import CosineHead
+from ease.methods.base import TunedHead
+from ease.streams import Stream
+from ease.streams.transforms import Transforms
+from ease.tuning import Adapter
+
+SETTINGS = Training(epochs=4, lr=0.1, batch_size=8)
+
+
+def module(backbone: Backbone) -> TunedHead:
+    draw = torch.Generator().manual_seed(0)
+    adapter = Adapter(backbone.shape, rank=4, dropout=0.3, generator=draw)
+    return TunedHead(backbone, adapter, CosineHead(backbone.dim, 2, 8.0, draw))
+
+
+def train(engine: Engine, stream: Stream, training: Training = SETTINGS) -> tuple[TunedHead, list[float]]:
+    trained = module(engine.backbone)
+    losses = engine.fit(trained, F.cross_entropy, stream.tasks[0].train, training, task=0)
+    return trained, losses
+
+
+def same(a: torch.nn.Module, b: torch.nn.Module) -> bool:
+    return all(torch.equal(x, y) for x, y in zip(a.state_dict().values(), b.state_dict().values(), strict=True))
+
+
+def test_training_lowers_the_loss_and_counts_its_passes(engine: Engine, stream: Stream) -> None:
+    trained, losses = train(engine, stream)
+    assert losses[-1] < losses[0]
+    assert len(losses) == 4
+    assert engine.ledger.passes["train"] == 4 * len(stream.tasks[0].train)
+    assert not trained.training
+    assert set(trained.state_dict()) == {*module(engine.backbone).state_dict()}
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])
+def test_stopped_after_any_epoch_it_continues_bit_for_bit(
+    optimizer: str, backbone: Backbone, stream: Stream, tmp_path: Path
+) -> None:
+    training = SETTINGS.model_copy(update={"optimizer": optimizer, "lr": 0.02})
+    whole, losses = train(Engine(backbone, Transforms.raw(backbone.pixels), seed=7), stream, training)
+
+    class Stop(Exception):
+        pass
+
+    for stop in (1, 3):
+        engine = Engine(backbone, Transforms.raw(backbone.pixels), seed=7, checkpoints=tmp_path / str(stop))
+        trained, calls = module(backbone), 0
+
+        def counting(logits: torch.Tensor, labels: torch.Tensor, stop: int = stop) -> torch.Tensor:
+            nonlocal calls
+            calls += 1
+            if calls == stop * 3 + 2:  # three steps an epoch: inside the next one
+                raise Stop
+            return F.cross_entropy(logits, labels)
+
+        with pytest.raises(Stop):
+            engine.fit(trained, counting, stream.tasks[0].train, training, task=0)
+        engine = Engine(backbone, Transforms.raw(backbone.pixels), seed=7, checkpoints=tmp_path / str(stop))
+        again, resumed = train(engine, stream, training)
+        assert same(again, whole)
+        assert resumed == losses
+        assert engine.ledger.passes["train"] == 4 * len(stream.tasks[0].train)
+
+
+def test_randomness_hangs_on_the_seed_and_leaves_the_global_generator_alone(
+    engine: Engine, backbone: Backbone, stream: Stream
+) -> None:
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    first, _ = train(engine, stream)
+    assert torch.equal(torch.get_rng_state(), before)
+    second, _ = train(Engine(backbone, Transforms.raw(backbone.pixels), seed=7), stream)
+    other, _ = train(Engine(backbone, Transforms.raw(backbone.pixels), seed=8), stream)
+    assert same(first, second)
+    assert not same(first, other)
+
+
+def test_the_cosine_schedule_is_torch_s(backbone: Backbone) -> None:
+    training = Training(epochs=7, lr=0.3)
+    optimizer = training.make_optimizer(module(backbone))
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=7, eta_min=0)
+    for epoch in range(7):
+        assert training.rate(epoch) == pytest.approx(scheduler.get_last_lr()[0], abs=1e-12)
+        optimizer.step()
+        scheduler.step()
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.one_of(st.integers(0, 10**9), st.text(max_size=5)), min_size=1, max_size=4))
+def test_a_counter_depends_on_every_part_of_its_name(name: list[int | str]) -> None:
+    assert counter(*name) == counter(*name)
+    assert counter(*name) != counter(*name, 0)
+    assert counter(*map(str, name)) != counter(*name) or all(isinstance(part, str) for part in name)
+
+
+def test_a_row_of_draws_does_not_depend_on_how_many_follow() -> None:
+    assert np.array_equal(uniforms(3, 5, 1, "a"), uniforms(9, 5, 1, "a")[:3])
+    assert sorted(permutation(20, 1, "order", 0)) == list(range(20))
+    assert not np.array_equal(permutation(20, 1, "order", 0), permutation(20, 1, "order", 1))

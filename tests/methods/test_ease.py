@@ -1,0 +1,170 @@
+"""EASE's own promises."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from ease.engine.engine import Engine
+from ease.engine.memory import Memory
+from ease.methods.ease import PTM, Ease, EaseSettings, UpperBound
+from ease.streams import Dataset, ImageSet, Stream
+from ease.streams.protocol import make_stream
+
+
+def make(engine: Engine, **settings: Any) -> Ease:
+    return Ease(engine, EaseSettings(**{"epochs": 2, "lr": 0.05, "batch_size": 12, "rank": 4, "sigma": 8.0, **settings}))
+
+
+def learned(engine: Engine, stream: Stream, **settings: Any) -> Ease:
+    learner = make(engine, **settings)
+    for task in stream.tasks:
+        learner.learn(task)
+    return learner
+
+
+def features(learner: Ease, images: ImageSet) -> torch.Tensor:
+    return learner.engine.features(images, [s.tuning for s in learner.subspaces()])
+
+
+def test_old_subspaces_and_real_prototypes_never_change_when_a_new_task_is_learned(
+    engine: Engine, stream: Stream
+) -> None:
+    learner = make(engine)
+    weights: list[dict[str, torch.Tensor]] = []
+    cells: dict[tuple[int, int], torch.Tensor] = {}
+    for task in stream.tasks:
+        learner.learn(task)
+        for old, tuning in zip(weights, learner.tunings, strict=False):
+            assert all(torch.equal(old[n], v) for n, v in tuning.state_dict().items())
+        assert all(torch.equal(cell, learner.bank.cells[key]) for key, cell in cells.items())
+        weights = [{n: v.clone() for n, v in t.state_dict().items()} for t in learner.tunings]
+        cells = {key: cell.clone() for key, cell in learner.bank.cells.items()}
+    assert sorted(cells) == [(t, s) for t in range(3) for s in range(1, t + 2)]
+
+
+def test_training_moves_the_new_subspace_away_from_the_ptm(engine: Engine, stream: Stream) -> None:
+    learner = make(engine)
+    learner.learn(stream.tasks[0])
+    images = stream.tasks[0].test
+    assert not torch.allclose(features(learner, images)[0], engine.features(images, [None])[0], atol=1e-4)
+
+
+def test_prototypes_are_means_of_the_current_data_in_every_subspace(engine: Engine, stream: Stream) -> None:
+    learner = learned(engine, stream)
+    last = stream.tasks[-1]
+    found = features(learner, last.train)
+    for column, subspace in enumerate(learner.columns()):
+        for row, c in enumerate(last.classes):
+            mean = found[column, torch.from_numpy(last.train.labels) == c].mean(0)
+            assert torch.allclose(learner.bank.cells[2, subspace][row], mean, atol=1e-5)
+
+
+def test_reweighting_as_released_and_as_in_the_text(engine: Engine, stream: Stream) -> None:
+    learner = learned(engine, stream, alpha=0.3)
+    images = stream.tasks[1].test
+    found = features(learner, images)
+    prototypes = learner.classifier()
+    cos = torch.stack([F.normalize(f, dim=-1) @ F.normalize(p, dim=-1).T for f, p in zip(found, prototypes, strict=True)])
+    for reweight, share in (("average", 0.3 / 2), ("sum", 0.3)):
+        learner.settings = learner.settings.model_copy(update={"reweight": reweight})
+        logits = learner.head(found)
+        for c in range(6):
+            own = c // 2
+            others = [s for s in range(3) if s != own]
+            expected = cos[own, :, c] + share * sum(cos[s, :, c] for s in others)
+            assert torch.allclose(logits[:, c], expected, atol=1e-6)
+
+
+def test_literal_equation_12_uses_dot_products(engine: Engine, stream: Stream) -> None:
+    learner = learned(engine, stream, similarity="dot", reweight="sum", alpha=0.5)
+    found = features(learner, stream.tasks[0].test)
+    prototypes = learner.classifier()
+    expected = found[0] @ prototypes[0].T + 0.5 * (found[1] @ prototypes[1].T + found[2] @ prototypes[2].T)
+    assert torch.allclose(learner.head(found)[:, :2], expected[:, :2], rtol=1e-5)
+
+
+def test_diagonal_fills_only_own_subspaces(engine: Engine, stream: Stream) -> None:
+    classifier = learned(engine, stream, diagonal=True).classifier()
+    filled = classifier.abs().sum(-1) > 0
+    assert torch.equal(filled, torch.eye(3, dtype=torch.bool).repeat_interleave(2, dim=1))
+
+
+def test_the_newest_column_variant_never_revisits_an_estimate(engine: Engine, stream: Stream) -> None:
+    learner = make(engine, complement="newest")
+    for task in stream.tasks[:2]:
+        learner.learn(task)
+    before = learner.classifier()[:, :4].clone()
+    learner.learn(stream.tasks[2])
+    assert torch.equal(learner.classifier()[:2, :4], before)
+    learner.settings = learner.settings.model_copy(update={"complement": "triangle"})
+    learner._classifier = None
+    assert not torch.equal(learner.classifier()[:2, :4], before)
+
+
+def test_the_ptm_subspace_counts_beta(engine: Engine, stream: Stream) -> None:
+    learner = learned(engine, stream, ptm=True, beta=0.7)
+    assert learner.columns() == [PTM, 1, 2, 3]
+    assert torch.equal(learner.weights()[0], torch.full((6,), 0.7))
+
+
+def test_upper_bound_measures_old_prototypes_on_exemplars(engine: Engine, stream: Stream) -> None:
+    memory = Memory(None)
+    learner = UpperBound(engine, EaseSettings(epochs=1, batch_size=12, rank=4))
+    for task in stream.tasks:
+        learner.learn(task, memory)
+    first = stream.tasks[0].train
+    newest = engine.features(first, [learner.tunings[2]])[0]
+    mean = newest[torch.from_numpy(first.labels) == 1].mean(0)
+    assert torch.allclose(learner.classifier()[2, 1], mean, atol=1e-5)
+    assert len(memory) == sum(len(task.train) for task in stream.tasks)
+
+
+def test_later_rate_applies_only_if_the_base_differs_in_size(engine: Engine, six_digits: Dataset) -> None:
+    learner = make(engine, later_lr=0.5, later_epochs=1)
+    even, uneven = make_stream(six_digits, "B0 Inc2"), make_stream(six_digits, "B4 Inc1")
+    learner.task_sizes = [2]
+    assert learner._training(even.tasks[1]).lr == 0.05
+    learner.task_sizes = [4]
+    assert learner._training(uneven.tasks[1]).lr == 0.5
+    assert learner._training(uneven.tasks[1]).epochs == 1
+
+
+def test_one_class_at_a_time_adds_no_subspace_but_is_learned(engine: Engine, six_digits: Dataset) -> None:
+    stream = make_stream(six_digits, "B4 Inc1")
+    learner = learned(engine, stream)
+    assert len(learner.tunings) == 1
+    assert learner.bank.own == [1, 1, 1]
+    assert learner.costs().trained[1:] == [0, 0]
+    images = stream.tasks[1].test
+    predicted = learner.head(features(learner, images)).argmax(1).numpy()
+    assert np.mean(predicted == images.labels) > 0.2
+
+
+def test_a_first_task_of_one_class_falls_back_on_the_ptm(engine: Engine, six_digits: Dataset) -> None:
+    stream = make_stream(six_digits, "B1 Inc5")
+    learner = learned(engine, stream)
+    assert learner.bank.own == [PTM, 1]
+    assert learner.columns() == [PTM, 1]
+    assert learner.head(features(learner, stream.tasks[0].test)).shape[1] == 6
+
+
+def test_a_single_class_can_be_adapted_to_with_old_prototypes_as_negatives(
+    engine: Engine, six_digits: Dataset
+) -> None:
+    stream = make_stream(six_digits, "B5 Inc1")
+    learner = learned(engine, stream, adapt="always")
+    assert len(learner.tunings) == 2
+    start = learner.new_subspace(stream.tasks[1]).tuning
+    assert not torch.equal(learner.tunings[1].state_dict()["up.0.weight"], start.state_dict()["up.0.weight"])
+
+
+@pytest.mark.parametrize("kind", ["vpt-shallow", "vpt-deep", "ssf", "lora"])
+def test_other_tunings_build_subspaces_too(kind: str, engine: Engine, stream: Stream) -> None:
+    learner = learned(engine, stream, tuning=kind, epochs=1)
+    assert {t.kind for t in learner.tunings} == {kind}
+    assert learner.head(features(learner, stream.tasks[0].test)).shape == (16, 6)

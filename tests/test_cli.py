@@ -1,0 +1,210 @@
+"""The command as people use it, right and wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+QUICK = ["--limit-per-class", "6", "--input-size", "16", "--set", "epochs=1", "--set", "rank=4"]
+
+
+def ease(*words: str | Path, cwd: Path | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "ease", *map(str, words)],
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        env={**os.environ, **environment},
+        timeout=120,
+    )
+
+
+def refused(result: subprocess.CompletedProcess[str]) -> str:
+    """The one line a wrong call gets."""
+    lines = result.stderr.strip().splitlines()
+    assert result.returncode == 2, result.stderr
+    assert len(lines) == 1, result.stderr
+    assert lines[0].startswith("error: ")
+    assert "Traceback" not in result.stderr
+    return lines[0]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("cli") / "run"
+    result = ease("run", "--dataset", "digits", "--protocol", "B0 Inc5", *QUICK, "--out", folder)
+    assert result.returncode == 0, result.stderr
+    assert "EASE" in result.stdout
+    assert str(folder / "report.html") in result.stdout
+    return folder
+
+
+def photos(folder: Path, classes: dict[str, int]) -> Path:
+    draw = np.random.RandomState(0)
+    for name, count in classes.items():
+        (folder / name).mkdir(parents=True)
+        for i in range(count):
+            Image.fromarray(draw.randint(0, 255, (20, 20, 3), dtype=np.uint8)).save(folder / name / f"{i}.png")
+    return folder
+
+
+def test_help_reads_like_a_page_and_needs_no_torch() -> None:
+    result = ease("--help")
+    assert result.returncode == 0
+    for word in ("run", "verify", "methods", "datasets", "backbones", "eval", "info", "--install-completion"):
+        assert word in result.stdout
+    code = "import sys, ease.cli; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [("methods", "ease"), ("datasets", "glyphs"), ("backbones", "ease-vit"), ("presets", "released")],
+)
+def test_lists(command: str, name: str) -> None:
+    rows = json.loads(ease(command, "--json").stdout)
+    assert name in [row["name"] for row in rows]
+    assert all(isinstance(value, str) and value for row in rows for value in row.values())
+    assert name in ease(command).stdout
+
+
+def test_info_and_eval_of_a_finished_run(finished: Path) -> None:
+    found = json.loads(ease("info", finished, "--json").stdout)
+    assert found["method"] == "ease"
+    assert [len(names) for names in found["tasks"]] == [5, 5]
+    assert found["passes_per_image"] == 2
+    record = json.loads((finished / "record.json").read_text())
+    scored = json.loads(
+        ease("eval", "--model", finished, "--dataset", "digits", "--limit-per-class", "6", "--json").stdout
+    )
+    assert scored["accuracy"] == pytest.approx(record["last"])
+    assert "task 2" in ease("info", finished / "model").stdout
+
+
+def test_report_compares_runs(finished: Path, tmp_path: Path) -> None:
+    result = ease("report", finished, "--out", tmp_path / "out")
+    assert result.returncode == 0, result.stderr
+    assert {p.name for p in (tmp_path / "out").iterdir()} >= {"report.html", "accuracy.svg", "accuracy.png", "table.md"}
+
+
+def test_verify_exits_with_1_where_it_differs(golden_folder: Path, tmp_path: Path) -> None:
+    result = ease("verify", golden_folder / "large_base.npz", "--json")
+    assert result.returncode == 0
+    assert json.loads(result.stdout)[0]["within"]
+    (tmp_path / "common.npz").write_bytes((golden_folder / "common.npz").read_bytes())
+    with np.load(golden_folder / "large_base.npz") as content:
+        arrays = {name: content[name] for name in content.files}
+    arrays["task1/logits"][0, 0] += 1e-2
+    np.savez(tmp_path / "bent.npz", **arrays)
+    assert ease("verify", tmp_path / "bent.npz").returncode == 1
+
+
+def test_interrupted_and_resumed_by_command(finished: Path, tmp_path: Path) -> None:
+    again = ease("run", "--resume", finished, "--json")
+    assert json.loads(again.stdout) == json.loads((finished / "record.json").read_text())
+    assert "give no others" in refused(ease("run", "--resume", finished, "--seed", "3"))
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--method", "eaze"], "did you mean 'ease'?"),
+        (["--dataset", "glyph"], "did you mean 'glyphs'?"),
+        (["--backbone", "vit_bse_patch16_224"], "did you mean 'vit_base_patch16_224"),
+        (["--protocol", "B0 Inc0"], "Inc0"),
+        (["--dataset", "digits", "--protocol", "B50 Inc7"], "10 classes"),
+        (["--protocol", "five at a time"], "B<m> Inc<n>"),
+        (["--set", "alhpa=0.3"], "did you mean 'alpha'?"),
+        (["--set", "alpha=-1"], "alpha"),
+        (["--set", "alpha"], "key=value"),
+        (["--preset", "relaesed"], "did you mean 'released'?"),
+        (["--data-root", "nowhere", "--dataset", "folder"], "nowhere"),
+        (["--weights", "nowhere.safetensors"], "nowhere.safetensors"),
+        (["--config", "nowhere.yaml"], "nowhere.yaml"),
+        (["--devices", "zwei"], "devices"),
+        (["--accelerator", "abacus"], "abacus"),
+        (["--colour", "red"], "colour"),
+    ],
+)
+def test_wrong_words_get_one_line(words: list[str], says: str, tmp_path: Path) -> None:
+    line = refused(ease("run", "--out", tmp_path / "out", *words, cwd=tmp_path))
+    assert says in line
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_wrong_folders_get_one_line(tmp_path: Path) -> None:
+    def run_on(folder: Path) -> str:
+        out = tmp_path / "out"
+        words = ["run", "--dataset", "folder", "--data-root", folder, "--protocol", "B0 Inc1", "--out", out]
+        line = refused(ease(*words, *QUICK))
+        assert not out.exists()
+        return line
+
+    assert "one class" in run_on(photos(tmp_path / "one", {"cat": 4}))
+    empty = photos(tmp_path / "empty", {"cat": 4, "dog": 4})
+    (empty / "bird").mkdir()
+    assert "bird" in run_on(empty)
+    damaged = photos(tmp_path / "damaged", {"cat": 4, "dog": 4})
+    picture = Image.fromarray(np.random.RandomState(1).randint(0, 255, (64, 64, 3), dtype=np.uint8))
+    picture.save(damaged / "dog" / "torn.jpg")
+    whole = (damaged / "dog" / "torn.jpg").read_bytes()
+    (damaged / "dog" / "torn.jpg").write_bytes(whole[: len(whole) // 2])
+    assert "torn.jpg" in run_on(damaged)
+
+
+def test_damaged_images_can_be_skipped_but_not_silently(tmp_path: Path) -> None:
+    folder = photos(tmp_path / "photos", {"cat": 8, "dog": 8})
+    (folder / "dog" / "torn.png").write_bytes(b"\x89PNG\r\n\x1a\n")
+    words = ["--data-root", folder, "--protocol", "B0 Inc2", "--out", tmp_path / "out", "--unreadable", "skip"]
+    result = ease("run", "--dataset", "folder", *words, *QUICK, "--json")
+    assert result.returncode == 0, result.stderr
+    assert any("torn.png" in note for note in json.loads(result.stdout)["notes"])
+
+
+def test_weights_of_another_architecture_get_one_line(tmp_path: Path) -> None:
+    from safetensors.numpy import save_file
+
+    save_file({"conv1.weight": np.zeros((4, 3, 3, 3), np.float32)}, tmp_path / "resnet.safetensors")
+    line = refused(ease("run", "--weights", tmp_path / "resnet.safetensors", "--out", tmp_path / "out"))
+    assert "resnet.safetensors" in line
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_flipped_byte_in_a_model_is_noticed(finished: Path, tmp_path: Path) -> None:
+    import shutil
+
+    for name in ("subspaces/0001.safetensors", "prototypes/0000.safetensors", "manifest.json"):
+        copy = tmp_path / name.replace("/", "-")
+        shutil.copytree(finished / "model", copy)
+        content = bytearray((copy / name).read_bytes())
+        content[len(content) // 2] ^= 1
+        (copy / name).write_bytes(content)
+        assert copy.name in refused(ease("eval", "--model", copy, "--dataset", "digits"))
+        refused(ease("info", copy))
+
+
+def test_a_file_size_limit_is_one_line_and_leaves_no_half_file(tmp_path: Path) -> None:
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, 40_000))
+
+    out = tmp_path / "out"
+    words = ["run", "--dataset", "digits", "--protocol", "B0 Inc5", *QUICK, "--out", str(out)]
+    result = subprocess.run(
+        [sys.executable, "-m", "ease", *words], capture_output=True, text=True, preexec_fn=limit, timeout=120
+    )
+    assert "ulimit" in refused(result).replace("Run", "run")
+    assert [p for p in out.rglob("*") if ".tmp-" in p.name] == []
+    assert ease("run", "--resume", out).returncode == 0
+
+
+def test_debug_shows_the_traceback(tmp_path: Path) -> None:
+    result = ease("--debug", "run", "--method", "eaze", "--out", tmp_path / "out")
+    assert "Traceback" in result.stderr

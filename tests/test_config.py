@@ -1,0 +1,91 @@
+"""Settings from presets, files and options."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ease.config import resolve
+from ease.errors import EaseError
+from ease.methods.registry import methods
+from ease.presets import preset_list
+
+IN21K = "vit_base_patch16_224.augreg_in21k"
+IN1K = "vit_base_patch16_224.augreg_in21k_ft_in1k"
+
+
+@pytest.mark.parametrize(
+    ("dataset", "protocol", "backbone", "expected"),
+    [
+        ("cifar100", "B0 Inc5", IN21K, {"lr": 0.025, "batch_size": 48, "rank": 64, "alpha": 0.1, "epochs": 20}),
+        ("cub200", "B0 Inc10", IN1K, {"lr": 0.005, "batch_size": 16, "alpha": 0.005, "ptm": True, "beta": 1.0}),
+        ("cub200", "B0 Inc10", IN21K, {"lr": 0.008, "batch_size": 32, "alpha": 0.05, "ptm": False}),
+        ("imagenet-a", "B0 Inc20", IN1K, {"lr": 0.05, "batch_size": 32, "weight_decay": 5e-3}),
+        ("imagenet-r", "B0 Inc20", IN21K, {"lr": 0.05, "batch_size": 16, "weight_decay": 5e-3}),
+        ("objectnet", "B0 Inc10", IN1K, {"lr": 0.03, "optimizer": "adam", "epochs": 20}),
+        ("objectnet", "B0 Inc10", IN21K, {"lr": 0.05, "epochs": 25, "alpha": 0.2}),
+        ("omnibenchmark", "B0 Inc30", IN21K, {"lr": 0.01, "alpha": 1.0, "adapt": "first", "ptm": True}),
+        ("vtab", "B0 Inc10", IN21K, {"epochs": 45, "lr": 0.03, "rank": 16, "weight_decay": 5e-3}),
+    ],
+)
+def test_released_rows(dataset: str, protocol: str, backbone: str, expected: dict[str, object]) -> None:
+    options = {"dataset": dataset, "protocol": protocol, "backbone": backbone}
+    config, notes = resolve(options, preset="released")
+    assert {key: config.settings[key] for key in expected} == expected
+    assert config.normalize == "none"
+    assert config.settings["complement"] == "triangle"
+    assert config.settings["reweight"] == "average"
+    assert notes == []
+
+
+def test_a_split_without_a_released_row_takes_the_nearest_and_says_so() -> None:
+    options = {"dataset": "imagenet-r", "protocol": "B0 Inc5", "backbone": IN21K}
+    config, notes = resolve(options, preset="released")
+    assert config.settings["batch_size"] == 16
+    assert len(notes) == 1
+    assert "B0 Inc5" in notes[0]
+    assert "B0 Inc20" in notes[0]
+
+
+def test_the_paper_s_text() -> None:
+    config, _ = resolve({"dataset": "cub200"}, preset="paper")
+    expected = {
+        "epochs": 20, "lr": 0.01, "batch_size": 48, "rank": 16, "alpha": 0.1, "scale": 1.0, "dropout": 0.0,
+        "bias": False, "reads": "normed", "complement": "newest", "reweight": "sum", "similarity": "cosine",
+    }  # fmt: skip
+    assert {key: config.settings[key] for key in expected} == expected
+
+
+@pytest.mark.parametrize("preset", list(preset_list()))
+@pytest.mark.parametrize("method", list(methods()))
+def test_every_preset_resolves_for_every_method(preset: str, method: str) -> None:
+    config, _ = resolve({"method": method}, preset=preset)
+    assert config.method == method
+
+
+def test_later_sources_win(tmp_path: Path) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_text("seed: 5\nprotocol: B0 Inc3\nsettings: {alpha: 0.5, rank: 8}\n")
+    config, _ = resolve({"seed": 6}, preset="paper", file=file, sets=["alpha=0.7", "weight-decay=1e-3"])
+    assert (config.seed, config.protocol) == (6, "B0 Inc3")
+    assert (config.settings["alpha"], config.settings["rank"], config.settings["lr"]) == (0.7, 8, 0.01)
+    assert config.settings["weight_decay"] == 1e-3
+
+
+def test_the_stored_configuration_resolves_to_itself() -> None:
+    config, _ = resolve({"dataset": "digits"}, preset="released", sets=["alpha=0.3"])
+    again, _ = resolve(config.model_dump(mode="json"))
+    assert again == config
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [("- a\n- b\n", "key: value"), ("a: [", "YAML"), ("sede: 3\n", "did you mean 'seed'"), ("seed: many\n", "seed")],
+)
+def test_wrong_files_are_one_line(text: str, says: str, tmp_path: Path) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_text(text)
+    with pytest.raises(EaseError, match=says) as error:
+        resolve(file=file)
+    assert "\n" not in str(error.value)
