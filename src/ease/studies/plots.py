@@ -284,8 +284,9 @@ def _framed(width: float, height: float, right: float, bottom: float, titled: bo
 def _titles(fig: Figure, title: str, subtitle: str) -> None:
     width, height = fig.get_size_inches()
     left, second = EDGE / width, 0.56 if title else 0.24
-    while title and _width([title], 13, "bold") > width - 2 * EDGE:
-        title = f"{title[:-2]}…"
+    room = width - 2 * EDGE
+    while title and (needed := _width([title], 13, "bold")) > room:
+        title = f"{title[: int(len(title) * room / needed) - 1]}…"
     fig.text(left, 1 - 0.30 / height, title, fontsize=13, fontweight="bold", va="center")
     fig.text(left, 1 - second / height, subtitle, fontsize=9.5, color=MUTED, va="center")
 
