@@ -35,7 +35,11 @@ def common() -> dict[str, np.ndarray]:
 
 
 def small_backbone(common: dict[str, np.ndarray]) -> Backbone:
-    state = {n.removeprefix("backbone/"): torch.from_numpy(v) for n, v in common.items() if n.startswith("backbone/")}
+    state = {
+        n.removeprefix("backbone/"): torch.from_numpy(v)
+        for n, v in common.items()
+        if n.startswith("backbone/")
+    }
     pixels = Pixels(32, (0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
     return backbone_from_state(state, img_size=32, patch_size=8, heads=3, name="golden", pixels=pixels)
 

@@ -52,7 +52,9 @@ def photos(folder: Path, classes: dict[str, int]) -> Path:
     for name, count in classes.items():
         (folder / name).mkdir(parents=True)
         for i in range(count):
-            Image.fromarray(draw.randint(0, 255, (20, 20, 3), dtype=np.uint8)).save(folder / name / f"{i}.png")
+            Image.fromarray(draw.randint(0, 255, (20, 20, 3), dtype=np.uint8)).save(
+                folder / name / f"{i}.png"
+            )
     return folder
 
 
@@ -92,7 +94,12 @@ def test_info_and_eval_of_a_finished_run(finished: Path) -> None:
 def test_report_compares_runs(finished: Path, tmp_path: Path) -> None:
     result = ease("report", finished, "--out", tmp_path / "out")
     assert result.returncode == 0, result.stderr
-    assert {p.name for p in (tmp_path / "out").iterdir()} >= {"report.html", "accuracy.svg", "accuracy.png", "table.md"}
+    assert {p.name for p in (tmp_path / "out").iterdir()} >= {
+        "report.html",
+        "accuracy.svg",
+        "accuracy.png",
+        "table.md",
+    }
 
 
 def test_verify_exits_with_1_where_it_differs(golden_folder: Path, tmp_path: Path) -> None:
@@ -163,7 +170,16 @@ def test_wrong_folders_get_one_line(tmp_path: Path) -> None:
 def test_damaged_images_can_be_skipped_but_not_silently(tmp_path: Path) -> None:
     folder = photos(tmp_path / "photos", {"cat": 8, "dog": 8})
     (folder / "dog" / "torn.png").write_bytes(b"\x89PNG\r\n\x1a\n")
-    words = ["--data-root", folder, "--protocol", "B0 Inc2", "--out", tmp_path / "out", "--unreadable", "skip"]
+    words = [
+        "--data-root",
+        folder,
+        "--protocol",
+        "B0 Inc2",
+        "--out",
+        tmp_path / "out",
+        "--unreadable",
+        "skip",
+    ]
     result = ease("run", "--dataset", "folder", *words, *QUICK, "--json")
     assert result.returncode == 0, result.stderr
     assert any("torn.png" in note for note in json.loads(result.stdout)["notes"])

@@ -18,8 +18,18 @@ IN1K = "vit_base_patch16_224.augreg_in21k_ft_in1k"
 @pytest.mark.parametrize(
     ("dataset", "protocol", "backbone", "expected"),
     [
-        ("cifar100", "B0 Inc5", IN21K, {"lr": 0.025, "batch_size": 48, "rank": 64, "alpha": 0.1, "epochs": 20}),
-        ("cub200", "B0 Inc10", IN1K, {"lr": 0.005, "batch_size": 16, "alpha": 0.005, "ptm": True, "beta": 1.0}),
+        (
+            "cifar100",
+            "B0 Inc5",
+            IN21K,
+            {"lr": 0.025, "batch_size": 48, "rank": 64, "alpha": 0.1, "epochs": 20},
+        ),
+        (
+            "cub200",
+            "B0 Inc10",
+            IN1K,
+            {"lr": 0.005, "batch_size": 16, "alpha": 0.005, "ptm": True, "beta": 1.0},
+        ),
         ("cub200", "B0 Inc10", IN21K, {"lr": 0.008, "batch_size": 32, "alpha": 0.05, "ptm": False}),
         ("imagenet-a", "B0 Inc20", IN1K, {"lr": 0.05, "batch_size": 32, "weight_decay": 5e-3}),
         ("imagenet-r", "B0 Inc20", IN21K, {"lr": 0.05, "batch_size": 16, "weight_decay": 5e-3}),
@@ -81,7 +91,12 @@ def test_the_stored_configuration_resolves_to_itself() -> None:
 
 @pytest.mark.parametrize(
     ("text", "says"),
-    [("- a\n- b\n", "key: value"), ("a: [", "YAML"), ("sede: 3\n", "did you mean 'seed'"), ("seed: many\n", "seed")],
+    [
+        ("- a\n- b\n", "key: value"),
+        ("a: [", "YAML"),
+        ("sede: 3\n", "did you mean 'seed'"),
+        ("seed: many\n", "seed"),
+    ],
 )
 def test_wrong_files_are_one_line(text: str, says: str, tmp_path: Path) -> None:
     file = tmp_path / "run.yaml"

@@ -30,7 +30,9 @@ app = typer.Typer(
 )
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")]
-Sets = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any setting; repeatable.")]
+Sets = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any setting; repeatable.")
+]
 Weights = Annotated[Path | None, typer.Option(help="Local weights: .safetensors, .npz or .pth.")]
 
 
@@ -47,7 +49,9 @@ def _options(
 @app.command()
 def run(
     dataset: Annotated[str | None, typer.Option(help="See 'ease datasets'.")] = None,
-    protocol: Annotated[str | None, typer.Option(help="B<m> Inc<n>: m classes first, then n at a time.")] = None,
+    protocol: Annotated[
+        str | None, typer.Option(help="B<m> Inc<n>: m classes first, then n at a time.")
+    ] = None,
     method: Annotated[str | None, typer.Option(help="See 'ease methods'.")] = None,
     backbone: Annotated[str | None, typer.Option(help="See 'ease backbones'.")] = None,
     out: Annotated[Path | None, typer.Option(help="New folder for the results.")] = None,
@@ -70,7 +74,9 @@ def run(
     as_json: Json = False,
 ) -> None:
     """Learn a stream of classes and write a record, a report and the model."""
-    given = {k: v for k, v in locals().items() if k not in ("out", "resume", "preset", "config", "sets", "as_json")}
+    given = {
+        k: v for k, v in locals().items() if k not in ("out", "resume", "preset", "config", "sets", "as_json")
+    }
     from ease.config import resolve
     from ease.engine.progress import Bars
     from ease.studies.run import resume_run, start_run
@@ -94,7 +100,9 @@ def run(
     _console().print(comparison([record]).rich())
     for note in record["notes"]:
         typer.echo(f"note: {note}")
-    typer.echo(f"wrote {folder / 'record.json'}, {folder / 'report.html'}, {folder / 'predictions.npz'}, {folder / 'model'}")
+    typer.echo(
+        f"wrote {folder / 'record.json'}, {folder / 'report.html'}, {folder / 'predictions.npz'}, {folder / 'model'}"
+    )
 
 
 @app.command()
@@ -120,7 +128,9 @@ def report(
         _print_json(records)
         return
     _console().print(table.rich())
-    typer.echo(f"wrote {', '.join(str(path) for path in [page, *plots, out / 'table.md', out / 'table.csv'])}")
+    typer.echo(
+        f"wrote {', '.join(str(path) for path in [page, *plots, out / 'table.md', out / 'table.csv'])}"
+    )
 
 
 @app.command("eval")
@@ -139,7 +149,8 @@ def evaluate(
     if as_json:
         _print_json(found)
         return
-    typer.echo(f"{found['accuracy']:.2f} % of {found['count']} images, {found['classes']} classes (top-5 {found['top5']:.2f} %)")
+    images = f"{found['count']} images, {found['classes']} classes"
+    typer.echo(f"{found['accuracy']:.2f} % of {images} (top-5 {found['top5']:.2f} %)")
     tasks = "  ".join(f"{a:.1f}" if a is not None else "-" for a in found["per_task"])
     typer.echo(f"by task: {tasks}")
     for note in found["notes"]:
@@ -147,7 +158,9 @@ def evaluate(
 
 
 @app.command()
-def info(model: Annotated[Path, typer.Argument(help="Model directory, or a run's folder.")], as_json: Json = False) -> None:
+def info(
+    model: Annotated[Path, typer.Argument(help="Model directory, or a run's folder.")], as_json: Json = False
+) -> None:
     """What a saved model is: method, backbone, classes by task, size on disk."""
     from ease.studies.describe import describe_model
 
@@ -155,16 +168,22 @@ def info(model: Annotated[Path, typer.Argument(help="Model directory, or a run's
     if as_json:
         _print_json(found)
         return
-    typer.echo(f"{found['method']} on {found['backbone']}, generation {found['generation']}, {len(found['classes'])} classes")
+    typer.echo(
+        f"{found['method']} on {found['backbone']}, generation {found['generation']}, {len(found['classes'])} classes"
+    )
     for task, names in enumerate(found["tasks"], start=1):
         typer.echo(f"task {task}: {', '.join(names)}")
-    typer.echo(f"{found['bytes'] / 2**20:.2f} MB in {found['files']} files, {found['passes_per_image']} passes per image")
+    typer.echo(
+        f"{found['bytes'] / 2**20:.2f} MB in {found['files']} files, {found['passes_per_image']} passes per image"
+    )
 
 
 @app.command()
 def verify(
     files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Golden .npz files.")],
-    train: Annotated[bool, typer.Option("--train", help="Replay training too, from the initial adapters.")] = False,
+    train: Annotated[
+        bool, typer.Option("--train", help="Replay training too, from the initial adapters.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Replay runs of the authors' code and print the largest differences; exits with 1 above 1e-5."""
@@ -184,7 +203,14 @@ def verify(
         for one in found:
             adapters = "-" if one.adapters is None else f"{one.adapters:.1e}"
             verdict = "agrees" if one.within() else "[bold red]DIFFERS[/]"
-            cells = [one.file, str(one.stages), f"{one.prototypes:.1e}", f"{one.logits:.1e}", str(one.argmax), adapters]
+            cells = [
+                one.file,
+                str(one.stages),
+                f"{one.prototypes:.1e}",
+                f"{one.logits:.1e}",
+                str(one.argmax),
+                adapters,
+            ]
             table.add_row(*cells, verdict)
         _console().print(table)
     if not all(one.within() for one in found):

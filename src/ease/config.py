@@ -25,19 +25,25 @@ class RunConfig(BaseModel):
     method: str = "ease"
     backbone: str = "ease-vit"
     weights: str | None = Field(None, description="local weights file for the backbone")
-    input_size: int | None = Field(None, ge=8, description="side length of the input; the model's own if unset")
+    input_size: int | None = Field(
+        None, ge=8, description="side length of the input; the model's own if unset"
+    )
     normalize: Literal["model", "none"] = Field("model", description="the model's mean and std, or none")
     seed: int = Field(1993, ge=0, lt=2**32)
     class_order: str | None = Field(None, description="file with the order of the classes")
     limit_per_class: int | None = Field(None, ge=1, description="images per class, for quick looks")
     unreadable: Literal["refuse", "skip"] = Field("refuse", description="what to do about damaged images")
-    exemplars: int | Literal["all"] = Field(20, description="old images per class, for exemplar-based methods")
+    exemplars: int | Literal["all"] = Field(
+        20, description="old images per class, for exemplar-based methods"
+    )
     selection: Literal["herding", "random"] = Field("herding", description="how exemplars are chosen")
     eval_batch_size: int = Field(64, ge=1, description="images per batch where nothing is trained")
     accelerator: str = Field("cpu", description="cpu, cuda, mps or auto")
     devices: int = Field(1, ge=1)
     precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true"
-    feature_memory: int = Field(256, ge=0, description="MB of test features held in memory; the rest is on disk")
+    feature_memory: int = Field(
+        256, ge=0, description="MB of test features held in memory; the rest is on disk"
+    )
     preset: str | None = None
     settings: dict[str, Any] = Field(default_factory=dict)
 

@@ -37,7 +37,9 @@ def train(engine: Engine, stream: Stream, training: Training = SETTINGS) -> tupl
 
 
 def same(a: torch.nn.Module, b: torch.nn.Module) -> bool:
-    return all(torch.equal(x, y) for x, y in zip(a.state_dict().values(), b.state_dict().values(), strict=True))
+    return all(
+        torch.equal(x, y) for x, y in zip(a.state_dict().values(), b.state_dict().values(), strict=True)
+    )
 
 
 def test_training_lowers_the_loss_and_counts_its_passes(engine: Engine, stream: Stream) -> None:
@@ -56,7 +58,7 @@ def test_stopped_after_any_epoch_it_continues_bit_for_bit(
     training = SETTINGS.model_copy(update={"optimizer": optimizer, "lr": 0.02})
     whole, losses = train(Engine(backbone, Transforms.raw(backbone.pixels), seed=7), stream, training)
 
-    class Stop(Exception):
+    class StopError(Exception):
         pass
 
     for stop in (1, 3):
@@ -67,10 +69,10 @@ def test_stopped_after_any_epoch_it_continues_bit_for_bit(
             nonlocal calls
             calls += 1
             if calls == stop * 3 + 2:  # three steps an epoch: inside the next one
-                raise Stop
+                raise StopError
             return F.cross_entropy(logits, labels)
 
-        with pytest.raises(Stop):
+        with pytest.raises(StopError):
             engine.fit(trained, counting, stream.tasks[0].train, training, task=0)
         engine = Engine(backbone, Transforms.raw(backbone.pixels), seed=7, checkpoints=tmp_path / str(stop))
         again, resumed = train(engine, stream, training)

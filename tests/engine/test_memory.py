@@ -36,7 +36,9 @@ def test_it_keeps_so_many_of_each_class_and_survives_its_state(stream: Stream) -
     for selection in ("herding", "random"):
         memory = Memory(3, selection)  # type: ignore[arg-type]
         for task in stream.tasks[:2]:
-            memory.remember(task.train, torch.randn(len(task.train), 4, generator=torch.Generator().manual_seed(0)))
+            memory.remember(
+                task.train, torch.randn(len(task.train), 4, generator=torch.Generator().manual_seed(0))
+            )
         assert np.array_equal(np.bincount(memory.images.labels), [3, 3, 3, 3])
         again = Memory(3)
         again.load_state(memory.state())

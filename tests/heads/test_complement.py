@@ -34,7 +34,9 @@ def test_a_cell_computed_by_hand() -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(old=st.integers(1, 6), new=st.integers(1, 6), dim=st.integers(2, 8), seed=st.integers(0, 999))
-def test_an_estimate_lies_among_its_references_and_ignores_lengths(old: int, new: int, dim: int, seed: int) -> None:
+def test_an_estimate_lies_among_its_references_and_ignores_lengths(
+    old: int, new: int, dim: int, seed: int
+) -> None:
     draw = torch.Generator().manual_seed(seed)
     p_oo, p_no, p_nn = (torch.randn(n, dim, generator=draw) for n in (old, new, new))
     estimate = semantic(p_oo, p_no, p_nn)

@@ -48,7 +48,9 @@ def logits(learner: Learner, images: ImageSet) -> torch.Tensor:
 def test_images(stream: Stream) -> ImageSet:
     last = stream.tasks[-1].test.source
     parts = [task.test for task in stream.tasks]
-    return ImageSet(last, np.concatenate([p.indices for p in parts]), np.concatenate([p.labels for p in parts]))
+    return ImageSet(
+        last, np.concatenate([p.indices for p in parts]), np.concatenate([p.labels for p in parts])
+    )
 
 
 test_images.__test__ = False  # type: ignore[attr-defined]

@@ -17,7 +17,10 @@ from ease.streams.protocol import make_stream
 
 
 def make(engine: Engine, **settings: Any) -> Ease:
-    return Ease(engine, EaseSettings(**{"epochs": 2, "lr": 0.05, "batch_size": 12, "rank": 4, "sigma": 8.0, **settings}))
+    return Ease(
+        engine,
+        EaseSettings(**{"epochs": 2, "lr": 0.05, "batch_size": 12, "rank": 4, "sigma": 8.0, **settings}),
+    )
 
 
 def learned(engine: Engine, stream: Stream, **settings: Any) -> Ease:
@@ -69,7 +72,9 @@ def test_reweighting_as_released_and_as_in_the_text(engine: Engine, stream: Stre
     images = stream.tasks[1].test
     found = features(learner, images)
     prototypes = learner.classifier()
-    cos = torch.stack([F.normalize(f, dim=-1) @ F.normalize(p, dim=-1).T for f, p in zip(found, prototypes, strict=True)])
+    cos = torch.stack(
+        [F.normalize(f, dim=-1) @ F.normalize(p, dim=-1).T for f, p in zip(found, prototypes, strict=True)]
+    )
     for reweight, share in (("average", 0.3 / 2), ("sum", 0.3)):
         learner.settings = learner.settings.model_copy(update={"reweight": reweight})
         logits = learner.head(found)

@@ -67,7 +67,9 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any
         files.fault = files._no_fault
 
 
-def assert_equal_runs(folder: Path, record: dict[str, Any], whole: tuple[Path, dict[str, Any], list[str]]) -> None:
+def assert_equal_runs(
+    folder: Path, record: dict[str, Any], whole: tuple[Path, dict[str, Any], list[str]]
+) -> None:
     assert comparable(record) == comparable(whole[1])
     ours, theirs = prototypes(folder), prototypes(whole[0])
     assert ours.keys() == theirs.keys()
@@ -96,7 +98,9 @@ def test_the_record_says_all_there_is_to_say(whole: tuple[Path, dict[str, Any], 
     assert (folder / "report.html").read_text().startswith("<!doctype html>")
 
 
-def test_the_same_run_twice_is_the_same(whole: tuple[Path, dict[str, Any], list[str]], tmp_path: Path) -> None:
+def test_the_same_run_twice_is_the_same(
+    whole: tuple[Path, dict[str, Any], list[str]], tmp_path: Path
+) -> None:
     record = start_run(quick(), tmp_path / "again", [])
     assert_equal_runs(tmp_path / "again", record, whole)
 

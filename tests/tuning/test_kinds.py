@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from typing import Any
 
@@ -206,6 +207,36 @@ def test_a_gated_mlp_has_no_ports_inside(kind: str, config: dict[str, Any]) -> N
         build_tuning(kind, gated.shape, config)
 
 
+class TestFolded:
+    """Two kinds can be folded into the frozen weights: timm's own model must then give the same feature."""
+
+    def test_lora(self, images: Tensor) -> None:
+        tuning = trained("lora", {"rank": 2, "alpha": 3, "sites": ["qkv", "proj", "fc1", "fc2"]})
+        vit = copy.deepcopy(BACKBONE.vit)
+        with torch.no_grad():
+            for layer, block in enumerate(vit.blocks):
+                for site, linear in linears(block).items():
+                    linear.weight += 1.5 * tuning.b[site][layer] @ tuning.a[site][layer]
+        assert_close(BACKBONE.features(images, [tuning])[0], pre_logits(vit, images))
+
+    def test_ssf(self, images: Tensor) -> None:
+        tuning = trained("ssf", {})
+        vit = copy.deepcopy(BACKBONE.vit)
+
+        def fold(module: Any, site: str, layer: int) -> None:
+            scale, shift = tuning.scale[site][layer], tuning.shift[site][layer]
+            module.weight.mul_(scale.view(-1, *[1] * (module.weight.ndim - 1)))
+            module.bias.mul_(scale).add_(shift)
+
+        with torch.no_grad():
+            fold(vit.patch_embed.proj, "embed", 0)
+            fold(vit.norm, "norm", 0)
+            for layer, block in enumerate(vit.blocks):
+                for site, module in {"norm1": block.norm1, "norm2": block.norm2, **linears(block)}.items():
+                    fold(module, site, layer)
+        assert_close(BACKBONE.features(images, [tuning])[0], pre_logits(vit, images))
+
+
 class TestVpt:
     def test_prompts_stand_behind_the_class_token(self, images: Tensor) -> None:
         shallow = trained("vpt-shallow", {"length": 3})
@@ -290,6 +321,15 @@ class TestSharing:
         BACKBONE.features(images, [trained("prefix", {"layers": [1, 2]}, i) for i in range(3)])
         hook.remove()
         assert len(calls) == 1
+
+
+def linears(block: Any) -> dict[str, Any]:
+    return {"qkv": block.attn.qkv, "proj": block.attn.proj, "fc1": block.mlp.fc1, "fc2": block.mlp.fc2}
+
+
+def pre_logits(vit: Any, images: Tensor) -> Tensor:
+    with torch.no_grad():
+        return vit.forward_head(vit.forward_features(images), pre_logits=True)
 
 
 def embeddings(backbone: Backbone, images: Tensor, tunings: list[Tuning | None]) -> int:

@@ -112,7 +112,7 @@ def _write_block(path: Path, digests: list[str], rows: np.ndarray) -> None:
     buffer = io.BytesIO()
     np.save(buffer, block, allow_pickle=False)
     make_folder(path.parent)
-    write_atomic(path, buffer.getvalue())
+    write_atomic(path, buffer.getvalue(), durable=False)
 
 
 def _read_block(path: Path) -> tuple[list[str], np.ndarray] | None:

@@ -116,13 +116,15 @@ def write_atomic(path: Path | str, data: bytes) -> None:
                 file.write(data)
                 file.flush()
                 fault("after-write", path)
-                fault("before-fsync", path)
-                os.fsync(file.fileno())
-                fault("after-fsync", path)
+                if durable:
+                    fault("before-fsync", path)
+                    os.fsync(file.fileno())
+                    fault("after-fsync", path)
             fault("before-replace", path)
             os.replace(temporary, path)
             fault("after-replace", path)
-            sync_folder(path.parent)
+            if durable:
+                sync_folder(path.parent)
     except BaseException:  # Ctrl-C as well must leave no litter
         with contextlib.suppress(OSError):
             temporary.unlink()

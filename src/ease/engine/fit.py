@@ -70,7 +70,9 @@ def fit(
         module: its forward takes pixels [N, 3, s, s]; what it returns goes to `loss` with the labels [N].
         loss: a mean over the batch.
         images: the only images that are looked at.
-        task, phase: name this training among those of the run; the checkpoint and all randomness hang on them.
+        training: rate, epochs, optimizer.
+        task: names this training among those of the run; the checkpoint and all randomness hang on it,
+        phase: and on this, where a task trains more than once.
         order: visiting order by epoch; a fresh permutation per epoch when None.
     """
     fabric = engine.fabric

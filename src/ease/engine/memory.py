@@ -40,7 +40,10 @@ class Memory:
     """
 
     def __init__(
-        self, per_class: int | None = 20, selection: Literal["herding", "random"] = "herding", seed: int = 1993
+        self,
+        per_class: int | None = 20,
+        selection: Literal["herding", "random"] = "herding",
+        seed: int = 1993,
     ) -> None:
         self.per_class = per_class
         self.selection = selection

@@ -105,9 +105,12 @@ def best_separating(
     Scored by the mean margin, in cosine, between an image's own prototype and the nearest other one.
 
     Args:
-        features: [S, N, d] of the new images; labels: [N].
+        features: [S, N, d] of the new images.
+        labels: [N], values in `classes`.
+        classes: the new classes.
         means: [S, n, d], the new classes' prototypes.
-        bank: the old classes' prototypes; subspaces: the S columns.
+        bank: the old classes' prototypes.
+        subspaces: the S columns.
 
     Returns:
         A position in `subspaces`.

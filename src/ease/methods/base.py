@@ -77,9 +77,13 @@ class Learner(ABC):
     def learn(self, task: Task, memory: Memory | None = None) -> None:
         """Meet the next task. Only `task.train` and, for exemplar-based methods, `memory` may be looked at."""
         if task.index != len(self.task_sizes) or task.classes.start != self.classes:
-            raise EaseError(f"task {task.index + 1} does not follow: {len(self.task_sizes)} tasks were learned so far")
+            raise EaseError(
+                f"task {task.index + 1} does not follow: {len(self.task_sizes)} tasks were learned so far"
+            )
         if memory is not None and self.kind == "exemplar-free":
-            raise EaseError(f"{self.name} is exemplar-free: it is never given old images; run it without a memory")
+            raise EaseError(
+                f"{self.name} is exemplar-free: it is never given old images; run it without a memory"
+            )
         if memory is None and self.kind == "exemplar-based":
             raise EaseError(f"{self.name} is exemplar-based: it needs a memory of old images")
         self.adapt(task, memory)

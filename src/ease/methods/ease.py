@@ -41,8 +41,12 @@ class EaseSettings(Training):
     """Defaults are the released CIFAR-100 settings."""
 
     lr: float = Field(0.025, gt=0)
-    later_epochs: int | None = Field(None, ge=0, description="after task 1, if it differs in size from the others")
-    later_lr: float | None = Field(None, gt=0, description="after task 1, if it differs in size from the others")
+    later_epochs: int | None = Field(
+        None, ge=0, description="after task 1, if it differs in size from the others"
+    )
+    later_lr: float | None = Field(
+        None, gt=0, description="after task 1, if it differs in size from the others"
+    )
     sigma: float = Field(1.0, gt=0, description="where the training head's learned scale starts")
     tuning: Literal["adapter", "vpt-shallow", "vpt-deep", "ssf", "lora"] = Field(
         "adapter", description="what builds a subspace"
@@ -55,17 +59,22 @@ class EaseSettings(Training):
     reads: Literal["stream", "normed"] = Field("stream", description="the adapter's input: x1, or norm2(x1)")
     alpha: float = Field(0.1, ge=0, description="weight of the subspaces that are not a task's own (Eq. 12)")
     reweight: Literal["average", "sum", "none"] = Field(
-        "average", description="alpha / (b - 1) as released, alpha as in the text, or one cosine over everything"
+        "average",
+        description="alpha / (b - 1) as released, alpha as in the text, or one cosine over everything",
     )
     complement: Literal["triangle", "newest", "none"] = Field(
-        "triangle", description="renew all missing prototypes (released), only the newest column (text), or leave zeros"
+        "triangle",
+        description="renew all missing prototypes (released), only the newest column (text), or leave zeros",
     )
-    diagonal: bool = Field(False, description="only own-subspace prototypes (ablation: task-specific adapters)")
+    diagonal: bool = Field(
+        False, description="only own-subspace prototypes (ablation: task-specific adapters)"
+    )
     ptm: bool = Field(False, description="the PTM as one more subspace")
     beta: float = Field(1.0, ge=0, description="weight of the PTM subspace")
     similarity: Literal["cosine", "dot"] = "cosine"
     adapt: Literal["auto", "always", "first", "never"] = Field(
-        "auto", description="which tasks add a subspace; auto: not those with one class or under 5 images per class"
+        "auto",
+        description="which tasks add a subspace; auto: not those with one class or under 5 images per class",
     )
 
 
@@ -114,9 +123,7 @@ class Ease(Learner):
         def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
             return F.cross_entropy(logits, labels - first)
 
-        self.engine.fit(
-            module, cross_entropy, task.train, self._training(task), task=task.index, order=order
-        )
+        self.engine.fit(module, cross_entropy, task.train, self._training(task), task=task.index, order=order)
         return module.tuning.freeze()
 
     def new_subspace(self, task: Task) -> TunedHead:
@@ -209,7 +216,9 @@ class Ease(Learner):
         return counts
 
     def costs(self) -> Costs:
-        stored = sum(t.parameter_count() for t in self.tunings) + sum(c.numel() for c in self.bank.cells.values())
+        stored = sum(t.parameter_count() for t in self.tunings) + sum(
+            c.numel() for c in self.bank.cells.values()
+        )
         return Costs(self._trained(), stored)
 
 

@@ -20,7 +20,11 @@ from ease.streams.transforms import Transforms
 
 
 def save_model(
-    directory: ModelDirectory, learner: Learner, stream: Stream, memory: Memory | None, progress: dict[str, Any]
+    directory: ModelDirectory,
+    learner: Learner,
+    stream: Stream,
+    memory: Memory | None,
+    progress: dict[str, Any],
 ) -> int:
     """Write a new generation: what the learner is after its last task. Returns the generation's number."""
     files, meta = learner.state()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+from collections.abc import Callable
 from functools import cache
 from importlib.metadata import entry_points
 from typing import TypeVar
@@ -16,7 +17,7 @@ _methods: dict[str, type[Learner]] = {}
 _aliases: dict[str, str] = {}
 
 
-def register(*aliases: str) -> object:
+def register(*aliases: str) -> Callable[[L], L]:
     """Make a learner known by its `name` and by other names people use for it."""
 
     def add(learner: L) -> L:
@@ -38,8 +39,10 @@ def _discover() -> None:
         try:
             learner = entry.load()
         except Exception as error:
-            raise EaseError(f"method '{entry.name}' from package '{entry.dist}' cannot be loaded: {error}") from error
-        register()(learner)  # type: ignore[operator]
+            raise EaseError(
+                f"method '{entry.name}' from package '{entry.dist}' cannot be loaded: {error}"
+            ) from error
+        register()(learner)
 
 
 def methods() -> dict[str, type[Learner]]:

@@ -18,7 +18,9 @@ from ease.errors import unknown
 
 def preset_list() -> dict[str, str]:
     """All presets, with one line each."""
-    names = sorted(f.name.removesuffix(".yaml") for f in files(__name__).iterdir() if f.name.endswith(".yaml"))
+    names = sorted(
+        f.name.removesuffix(".yaml") for f in files(__name__).iterdir() if f.name.endswith(".yaml")
+    )
     return {name: _content(name)["about"] for name in names}
 
 

@@ -95,12 +95,16 @@ def evaluate_model(
     position = {entry["name"]: i for i, entry in enumerate(manifest["classes"])}
     known = [c for c, name in enumerate(data.class_names) if name in position]
     if not known:
-        raise EaseError(f"dataset '{dataset}' shares no class name with the model in {path}: is it the right one?")
+        raise EaseError(
+            f"dataset '{dataset}' shares no class name with the model in {path}: is it the right one?"
+        )
     known.sort(key=lambda c: position[data.class_names[c]])
     test = data.test.of_classes(known, relabel=lambda c: position[data.class_names[c]])
     logits = Evaluator().logits(learner, [test])
     score = score_stage(logits.numpy(), test.labels, learner.task_sizes)
     notes = list(data.notes)
     if len(known) < len(data.class_names):
-        notes.append(f"{len(data.class_names) - len(known)} classes of {dataset} are not in the model: left out")
+        notes.append(
+            f"{len(data.class_names) - len(known)} classes of {dataset} are not in the model: left out"
+        )
     return {**asdict(score), "classes": learner.classes, "notes": notes}

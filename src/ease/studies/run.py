@@ -117,7 +117,9 @@ def make_tasks(config: RunConfig) -> tuple[Stream, list[str]]:
     return make_stream(data, config.protocol, config.seed, order), list(data.notes)
 
 
-def start_run(config: RunConfig, out: Path, notes: list[str], progress: Progress | None = None) -> dict[str, Any]:
+def start_run(
+    config: RunConfig, out: Path, notes: list[str], progress: Progress | None = None
+) -> dict[str, Any]:
     """Run from the beginning into a new or empty folder and return the record."""
     folder = Folder(out)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
@@ -142,7 +144,9 @@ def resume_run(out: Path, progress: Progress | None = None) -> dict[str, Any]:
 class _Run:
     """One run from its first stage, or from where it stopped, to its record."""
 
-    def __init__(self, config: RunConfig, folder: Folder, notes: list[str], progress: Progress, fresh: bool) -> None:
+    def __init__(
+        self, config: RunConfig, folder: Folder, notes: list[str], progress: Progress, fresh: bool
+    ) -> None:
         self.config, self.folder = config, folder
         fabric = make_fabric(config)
         self.progress: Progress = progress if fabric.global_rank == 0 else Quiet()
@@ -235,7 +239,9 @@ class _Run:
                 durable.make_folder(self.folder.stage(number).parent)
                 self._write_logits(number, logits, labels)
                 durable.write_json(self.folder.stage(number), stage)
-        self.progress.say(f"stage {number}/{len(self.stream)}: {score.accuracy:.2f} % of {score.count} images")
+        self.progress.say(
+            f"stage {number}/{len(self.stream)}: {score.accuracy:.2f} % of {score.count} images"
+        )
 
     def _needed(self, seen: tuple[Task, ...]) -> dict[str, int]:
         """Passes that the evaluation of these tasks rests on, by task and subspace; only keepable ones have a hash."""
@@ -261,7 +267,7 @@ class _Run:
         passes = {phase: sum(stage["passes"][phase] for stage in stages) for phase in PHASES}
         seconds = {phase: round(sum(stage["seconds"][phase] for stage in stages), 3) for phase in PHASES}
         costs = stages[-1]["costs"]
-        record = {
+        record: dict[str, Any] = {
             "format": RECORD_FORMAT,
             "method": self.config.method,
             "dataset": self.config.dataset,
@@ -294,12 +300,12 @@ class _Run:
         return record
 
     def _gather_predictions(self, stages: int) -> None:
-        arrays = {}
+        arrays: dict[str, np.ndarray] = {}
         for number in range(1, stages + 1):
             with np.load(self.folder.logits(number), allow_pickle=False) as stage:
                 arrays |= {f"stage{number}/{name}": stage[name] for name in stage.files}
         buffer = io.BytesIO()
-        np.savez(buffer, **arrays)
+        np.savez(buffer, allow_pickle=False, **arrays)
         durable.write_atomic(self.folder.predictions, buffer.getvalue())
 
 
@@ -312,4 +318,9 @@ def peak_memory() -> int:
 def versions() -> dict[str, str]:
     """What the figures were made with."""
     found = {name: version(name) for name in _LIBRARIES}
-    return {"ease": ease.__version__, "python": platform.python_version(), **found, "threads": str(torch.get_num_threads())}
+    return {
+        "ease": ease.__version__,
+        "python": platform.python_version(),
+        **found,
+        "threads": str(torch.get_num_threads()),
+    }

@@ -78,12 +78,18 @@ def _read(path: Path) -> dict[str, np.ndarray]:
 
 
 def _replay(
-    name: str, golden: dict[str, np.ndarray], common: dict[str, np.ndarray], config: dict[str, Any], train: bool
+    name: str,
+    golden: dict[str, np.ndarray],
+    common: dict[str, np.ndarray],
+    config: dict[str, Any],
+    train: bool,
 ) -> Difference:
     order = tuple(int(c) for c in golden["class_order"])
     base, increment = config["init_cls"], config["increment"]
     stream = make_stream(
-        Dataset("golden", tuple(map(str, range(len(order)))), _images(common, "train"), _images(common, "test")),
+        Dataset(
+            "golden", tuple(map(str, range(len(order)))), _images(common, "train"), _images(common, "test")
+        ),
         f"B{0 if base == increment else base} Inc{increment}",
         order=order,
     )
@@ -102,10 +108,14 @@ def _replay(
         expected = torch.from_numpy(golden[f"{prefix}/logits"])
         labels = np.concatenate([t.test.labels for t in stream.tasks[: task.index + 1]])
         if not np.array_equal(labels, golden[f"{prefix}/labels"]):
-            raise EaseError(f"{name}: test labels of stage {task.index + 1} differ: is common.npz from the same folder?")
+            raise EaseError(
+                f"{name}: test labels of stage {task.index + 1} differ: is common.npz from the same folder?"
+            )
         accuracy = 100 * float(np.mean(logits.argmax(1).numpy() == labels))
         found.stages += 1
-        found.prototypes = max(found.prototypes, _gap(classifier, torch.from_numpy(golden[f"{prefix}/prototypes"])))
+        found.prototypes = max(
+            found.prototypes, _gap(classifier, torch.from_numpy(golden[f"{prefix}/prototypes"]))
+        )
         found.logits = max(found.logits, _gap(logits, expected))
         found.argmax += int((logits.argmax(1) != expected.argmax(1)).sum())
         found.accuracy = max(found.accuracy, abs(accuracy - config["curve"][task.index]))
@@ -113,9 +123,17 @@ def _replay(
 
 
 def _learner(
-    common: dict[str, np.ndarray], config: dict[str, Any], golden: dict[str, np.ndarray], train: bool, exemplars: bool
+    common: dict[str, np.ndarray],
+    config: dict[str, Any],
+    golden: dict[str, np.ndarray],
+    train: bool,
+    exemplars: bool,
 ) -> Ease:
-    state = {n.removeprefix("backbone/"): torch.from_numpy(v) for n, v in common.items() if n.startswith("backbone/")}
+    state = {
+        n.removeprefix("backbone/"): torch.from_numpy(v)
+        for n, v in common.items()
+        if n.startswith("backbone/")
+    }
     patch = state["patch_embed.proj.weight"].shape[-1]
     size = common["data/x_train"].shape[1]
     pixels = Pixels(size, (0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
@@ -145,7 +163,9 @@ def _learner(
     class Replay(UpperBound if exemplars else Ease):  # type: ignore[misc]
         """Takes its subspaces from the golden file."""
 
-        def train_subspace(self, task: Task, start: TunedHead | None = None, order: Order | None = None) -> Tuning:
+        def train_subspace(
+            self, task: Task, start: TunedHead | None = None, order: Order | None = None
+        ) -> Tuning:
             prefix = f"task{task.index}"
             module = self.new_subspace(task)
             if not train:
@@ -186,5 +206,7 @@ def _logits(learner: Ease, task: Task) -> Tensor:
 
 def _gap(ours: Tensor, theirs: Tensor) -> float:
     if ours.shape != theirs.shape:
-        raise EaseError(f"golden tensor has shape {list(theirs.shape)}, ours {list(ours.shape)}: not the same run")
+        raise EaseError(
+            f"golden tensor has shape {list(theirs.shape)}, ours {list(ours.shape)}: not the same run"
+        )
     return float((ours - theirs).abs().max())
