@@ -30,7 +30,7 @@ def cure() -> bool:
             raise
     for name in [m for m in sys.modules if m == "torchvision" or m.startswith("torchvision.")]:
         del sys.modules[name]
-    _library = torch.library.Library("torchvision", "FRAGMENT")  # noqa: TOR901 (kept for the life of the process)
+    _library = torch.library.Library("torchvision", "FRAGMENT")
     for name, schema in _SCHEMAS.items():
         if not hasattr(torch.ops.torchvision, name):
             _library.define(name + schema)

@@ -101,11 +101,12 @@ def sync_folder(folder: Path) -> None:
     fault("after-folder-fsync", folder)
 
 
-def write_atomic(path: Path | str, data: bytes) -> None:
+def write_atomic(path: Path | str, data: bytes, durable: bool = True) -> None:
     """Put `data` at `path`: afterwards it holds all of that, or, on an error or a crash, what it held before.
 
     Only the sync of the folder comes after the replacement. If that fails, the new content is in place but a
-    power cut may still undo it.
+    power cut may still undo it. What is not `durable` survives a crash of the process, perhaps not of the
+    machine: for caches that check what they read.
     """
     path = Path(path)
     temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}-{secrets.token_hex(4)}")

@@ -85,7 +85,9 @@ class ImageSet:
 
     def of_classes(self, classes: Sequence[int], relabel: Callable[[int], int] | None = None) -> ImageSet:
         """The images of these classes, class by class in the order given, file order within a class."""
-        positions = np.concatenate([np.flatnonzero(self.labels == c) for c in classes] or [np.empty(0, np.int64)])
+        positions = np.concatenate(
+            [np.flatnonzero(self.labels == c) for c in classes] or [np.empty(0, np.int64)]
+        )
         chosen = self.take(positions)
         if relabel is None:
             return chosen
