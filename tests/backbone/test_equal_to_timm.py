@@ -100,10 +100,9 @@ def test_low_precision_compute_still_gives_fp32_features(backbone: Backbone, ima
     assert (rough - exact).abs().max() < 0.1 * exact.abs().max()
 
 
-def test_features_are_fp32_without_a_final_norm_too(images: torch.Tensor) -> None:
-    backbone = Backbone(small_vit(final_norm=False), "no norm", "0", PIXELS)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert backbone.features(images.bfloat16(), [None]).dtype == torch.float32
+def test_a_half_precision_model_gives_fp32_features(images: torch.Tensor) -> None:
+    backbone = Backbone(small_vit().bfloat16(), "half", "0", PIXELS)
+    assert backbone.features(images.bfloat16(), [None]).dtype == torch.float32
 
 
 def test_the_backbone_is_frozen_and_in_eval_mode() -> None:

@@ -94,8 +94,11 @@ class Engine:
     def _batch_features(
         self, images: ImageSet, batch: np.ndarray, tunings: Sequence[Tuning | None], reading: Reading
     ) -> Tensor:
-        pixels = torch.stack([self.transforms.test(images.image(int(i))) for i in batch])
-        return self.features_of_pixels(pixels, tunings, reading)
+        return self.features_of_pixels(self.pixels(images.take(batch)), tunings, reading)
+
+    def pixels(self, images: ImageSet) -> Tensor:
+        """All of these images as the backbone reads them, with the test transform, [N, 3, s, s]."""
+        return torch.stack([self.transforms.test(images.image(i)) for i in range(len(images))])
 
     def features_of_pixels(
         self, pixels: Tensor, tunings: Sequence[Tuning | None], reading: Reading = "pooled"

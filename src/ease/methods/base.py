@@ -58,6 +58,8 @@ class Learner(ABC):
     Settings: ClassVar[type[BaseModel]] = Settings
     reading: ClassVar[Reading] = "pooled"
     """What its head reads of the backbone's output."""
+    per_image: ClassVar[bool] = False
+    """Its tuning depends on the image (prompt pools): it implements `logits` itself and nothing of it can be kept."""
 
     def __init__(self, engine: Engine, settings: Any) -> None:
         self.engine = engine
@@ -100,6 +102,10 @@ class Learner(ABC):
     @abstractmethod
     def head(self, features: Tensor) -> Tensor:
         """[S, N, d] -> logits [N, classes]."""
+
+    def passes_per_image(self) -> int:
+        """Passes through the backbone that one prediction takes."""
+        return len(self.subspaces())
 
     @torch.no_grad()
     def logits(self, pixels: Tensor) -> Tensor:

@@ -35,7 +35,7 @@ def save_model(
         "settings": learner.settings.model_dump(mode="json"),
         "backbone": backbone_fields(learner.backbone),
         "classes": class_fields(stream, len(learner.task_sizes)),
-        "passes_per_image": len(learner.subspaces()),
+        "passes_per_image": learner.passes_per_image(),
         "learner": meta,
         "progress": progress,
     }

@@ -44,9 +44,15 @@ class Evaluator:
             for images in tests:
                 for start in range(0, len(images), engine.batch_size):
                     batch = images.take(np.arange(start, min(start + engine.batch_size, len(images))))
-                    parts.append(learner.head(self._features(learner, batch)).cpu())
+                    parts.append(self._logits(learner, batch).cpu())
                     advance(len(batch))
         return torch.cat(parts) if parts else torch.empty(0, learner.classes)
+
+    def _logits(self, learner: Learner, batch: ImageSet) -> Tensor:
+        if not learner.per_image:
+            return learner.head(self._features(learner, batch))
+        self.computed += len(batch) * learner.passes_per_image()
+        return learner.logits(learner.engine.pixels(batch))
 
     def _features(self, learner: Learner, batch: ImageSet) -> Tensor:
         """[S, N, d]. A batch is stored whole or not at all, so that a resumed run computes what it would have."""

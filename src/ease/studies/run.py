@@ -245,11 +245,13 @@ class _Run:
 
     def _needed(self, seen: tuple[Task, ...]) -> dict[str, int]:
         """Passes that the evaluation of these tasks rests on, by task and subspace; only keepable ones have a hash."""
-        subspaces = self.learner.subspaces()
+        if self.learner.per_image:
+            passes = self.learner.passes_per_image()
+            return {f"{task.index}/stage {len(seen)}": passes * len(task.test) for task in seen}
         return {
             f"{task.index}/{s.hash or f'stage {len(seen)} subspace {i}'}": len(task.test)
             for task in seen
-            for i, s in enumerate(subspaces)
+            for i, s in enumerate(self.learner.subspaces())
         }
 
     def _needed_before(self, number: int) -> dict[str, int]:

@@ -1,0 +1,140 @@
+"""Chooses a preset's settings without looking at test images.
+
+Every method gets the same budget of candidates. A candidate learns the stream's first two tasks from four fifths of
+their training images and is scored on the fifth that was held out; the mean accuracy of the two stages decides, the
+earlier candidate where two are equal. Results are kept after every candidate, so a stopped search continues.
+
+    python benchmarks/search.py --out docs/results/small-search
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ease.backbone.zoo import load_backbone
+from ease.engine.engine import Engine
+from ease.engine.files import make_folder, write_atomic, write_json
+from ease.methods.registry import find_method
+from ease.streams import Dataset
+from ease.streams.datasets import load_dataset
+from ease.streams.protocol import class_order, make_stream
+from ease.streams.transforms import Transforms
+from ease.studies.evaluate import Evaluator
+from ease.studies.metrics import score_stage
+
+TASKS = 2
+EVERY = 5
+"""Each fifth training image of a class is held out."""
+
+
+def grid(**values: list[Any]) -> list[dict[str, Any]]:
+    """All combinations."""
+    return [dict(zip(values, each, strict=True)) for each in itertools.product(*values.values())]
+
+
+# Twelve candidates each. Epochs are those the demo can afford, the same for both methods that train.
+CANDIDATES: dict[str, list[dict[str, Any]]] = {
+    "ease": grid(epochs=[6], batch_size=[16], sigma=[10.0, 20.0], lr=[0.05, 0.1, 0.2], scale=[0.1, 0.5]),
+    "finetune": grid(epochs=[6], batch_size=[16], schedule=["constant", "cosine"], lr=[0.0005, 0.001, 0.003, 0.01, 0.03, 0.05]),
+    "simplecil": [{}],
+}
+
+
+def held_out(data: Dataset, protocol: str, seed: int) -> Dataset:
+    """The classes of the first two tasks, their training images split in two. The test set is not touched."""
+    stream = make_stream(data, protocol, seed)
+    order = class_order(len(data.class_names), seed)[: stream.tasks[TASKS - 1].classes.stop]
+    train = data.train.of_classes(order, relabel=order.index)
+    rank = np.concatenate([np.arange(np.sum(train.labels == c)) for c in range(len(order))])
+    chosen = rank % EVERY == EVERY - 1
+    return replace(
+        data,
+        class_names=tuple(data.class_names[c] for c in order),
+        train=train.take(np.flatnonzero(~chosen)),
+        test=train.take(np.flatnonzero(chosen)),
+        keep_order=True,
+    )
+
+
+def score(method: str, settings: dict[str, Any], args: argparse.Namespace, data: Dataset) -> dict[str, float]:
+    """Mean held-out accuracy over the stages, and what it took."""
+    backbone = load_backbone(args.backbone, weights=args.weights, input_size=args.input_size)
+    learner_type = find_method(method)
+    engine = Engine(backbone, Transforms(backbone.pixels, data.augmentation), seed=args.seed)
+    learner = learner_type(engine, learner_type.Settings.model_validate(settings))
+    evaluator, accuracy, start = Evaluator(), [], time.perf_counter()
+    stream = make_stream(data, args.protocol)
+    for task in stream.tasks:
+        learner.learn(task)
+        seen = stream.tasks[: task.index + 1]
+        logits = evaluator.logits(learner, [t.test for t in seen])
+        labels = np.concatenate([t.test.labels for t in seen])
+        accuracy.append(score_stage(logits.numpy(), labels, learner.task_sizes).accuracy)
+    return {
+        "average": float(np.mean(accuracy)),
+        "last": accuracy[-1],
+        "seconds": round(time.perf_counter() - start, 1),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--dataset", default="glyphs")
+    parser.add_argument("--data-root", type=Path)
+    parser.add_argument("--protocol", default="B0 Inc6")
+    parser.add_argument("--backbone", default="ease-vit")
+    parser.add_argument("--weights")
+    parser.add_argument("--input-size", type=int)
+    parser.add_argument("--limit-per-class", type=int)
+    parser.add_argument("--seed", type=int, default=1993)
+    parser.add_argument("--methods", nargs="+", default=list(CANDIDATES))
+    parser.add_argument("--out", type=Path, required=True, help="writes OUT.json and OUT.md")
+    args = parser.parse_args()
+    whole = load_dataset(args.dataset, args.data_root, args.limit_per_class)
+    data = held_out(whole, args.protocol, args.seed)
+    file = args.out.with_suffix(".json")
+    make_folder(file.parent)
+    found: list[dict[str, Any]] = json.loads(file.read_text()) if file.exists() else []
+    for method in args.methods:
+        for settings in CANDIDATES[method]:
+            if any(row["method"] == method and row["settings"] == settings for row in found):
+                continue
+            row = {"method": method, "settings": settings, **score(method, settings, args, data)}
+            print(row, flush=True)
+            found.append(row)
+            write_json(file, found)
+    write_atomic(args.out.with_suffix(".md"), markdown(found, args, data).encode())
+
+
+def markdown(found: list[dict[str, Any]], args: argparse.Namespace, data: Dataset) -> str:
+    """The search as a page."""
+    lines = [
+        f"# How the settings for {args.dataset} {args.protocol} were chosen",
+        "",
+        f"Backbone `{args.backbone}`, seed {args.seed}. First {TASKS} tasks, {len(data.train)} training images, scored "
+        f"on {len(data.test)} images held out of the training data. No test image was looked at.",
+        "",
+        "| method | settings | mean % | last % | seconds |",
+        "|---|---|---:|---:|---:|",
+    ]
+    best = {m: max((r for r in found if r["method"] == m), key=lambda r: r["average"]) for m in args.methods}
+    for row in found:
+        text = ", ".join(f"{key} {value}" for key, value in row["settings"].items()) or "-"
+        mark = "**" if row is best.get(row["method"]) else ""
+        figures = f"{row['average']:.2f}", f"{row['last']:.2f}"
+        lines.append(
+            f"| {row['method']} | {mark}{text}{mark} | {figures[0]} | {figures[1]} | {row['seconds']} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    main()
