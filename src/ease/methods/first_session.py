@@ -1,0 +1,104 @@
+"""Adaptation in the first session only: what ADAM and RanPAC have in common."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor
+
+from ease.backbone import Tuning
+from ease.engine.fit import Training
+from ease.engine.memory import Memory
+from ease.engine.randomness import generator
+from ease.heads import CosineHead
+from ease.methods.base import Files, Learner, Subspace, TunedHead
+from ease.streams import Task
+from ease.tuning import build_tuning
+
+
+class FirstSessionSettings(Training):
+    """How the copy is tuned on task 1; defaults are the public CIFAR-100 settings."""
+
+    sigma: float = Field(1.0, gt=0, description="where the training head's learned scale starts")
+
+
+class AdapterSettings(FirstSessionSettings):
+    """With an adapter as the tuning."""
+
+    rank: int = Field(64, ge=1, description="projection dim r of the adapter")
+    scale: float = Field(0.1, description="of the adapter's output")
+    dropout: float = Field(0.1, ge=0, lt=1, description="inside the adapter, while training")
+
+
+class FirstSession(Learner):
+    """Task 1 trains a tuning with a throw-away head; from then on it is frozen and only features are collected.
+
+    Subclasses implement `collect`, `head`, and the rest of `files` and `load_files`.
+    """
+
+    Settings = FirstSessionSettings
+    shaped_by: ClassVar[tuple[str, ...]] = ()
+    """The settings that shape the tuning."""
+    with_ptm: ClassVar[bool] = False
+    """Whether the PTM itself is a subspace too, in front of the tuned one."""
+
+    def __init__(self, engine: Any, settings: Any) -> None:
+        super().__init__(engine, settings)
+        self.tuned: Tuning | None = None
+        self._hash: str | None = None
+
+    def adapt(self, task: Task, memory: Memory | None) -> None:
+        if self.tuned is None:
+            self._keep(self._tune(task))
+        features = self.engine.features(task.train, [s.tuning for s in self.subspaces()])
+        self.collect(task, features, torch.from_numpy(task.train.labels))
+
+    def _tune(self, task: Task) -> Tuning:
+        draw = generator(self.engine.seed, "init", task.index)
+        config = {name: getattr(self.settings, name) for name in self.shaped_by}
+        tuning = build_tuning(self.tuning, self.backbone.shape, config, draw, self.backbone.vit)
+        head = CosineHead(self.backbone.dim, len(task.classes), self.settings.sigma, draw)
+        module = TunedHead(self.backbone, tuning, head)
+        self.engine.fit(module, F.cross_entropy, task.train, self.settings, task=task.index)
+        return tuning
+
+    def _keep(self, tuning: Tuning) -> None:
+        """It never changes again, so one hash serves for ever."""
+        self.tuned = tuning.to(self.backbone.device).freeze()
+        self._hash = self.tuned.fingerprint()
+
+    @abstractmethod
+    def collect(self, task: Task, features: Tensor, labels: Tensor) -> None:
+        """Take in the task's features [S, N, d], labels [N]."""
+
+    def subspaces(self) -> list[Subspace]:
+        ptm = [Subspace(None, "ptm")] if self.with_ptm else []
+        return [*ptm, Subspace(self.tuned, self._hash)]
+
+    def files(self) -> tuple[Files, dict[str, Any]]:
+        if self.tuned is None:
+            return {}, {}
+        files = {"subspaces/0000": self.tuned.state_dict()}
+        return files, {"subspace": {"kind": self.tuned.kind, "config": self.tuned.config()}}
+
+    def load_files(self, files: Files, meta: dict[str, Any]) -> None:
+        if "subspace" in meta:
+            spec = meta["subspace"]
+            tuning = build_tuning(spec["kind"], self.backbone.shape, spec["config"], vit=self.backbone.vit)
+            tuning.load_state_dict(files["subspaces/0000"])
+            self._keep(tuning)
+
+    def trained(self) -> list[int]:
+        """Per task: the tuning and the head that was thrown away at task 1, nothing later."""
+        if self.tuned is None:
+            return []
+        head = self.task_sizes[0] * self.backbone.dim + 1
+        return [self.tuned.parameter_count() + head] + [0] * (len(self.task_sizes) - 1)
+
+    def tuned_weights(self) -> int:
+        """Weights of the tuning that are kept."""
+        return 0 if self.tuned is None else self.tuned.parameter_count()
