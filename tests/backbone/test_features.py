@@ -56,7 +56,7 @@ def test_any_subspaces_in_any_order_equal_separate_passes(
     tunings = [POOL[i] for i in chosen]
     images = some_images(count)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(vit, "TOKENS_AT_ONCE", at_once)
+        patch.setattr(vit, "TOKENS_AT_ONCE", {"cpu": at_once})
         together = BACKBONE.features(images, tunings, reading)
     assert together.dtype == torch.float32
     assert_close(together, one_by_one(BACKBONE, images, tunings, reading))
@@ -120,7 +120,7 @@ def test_blocks_before_the_first_copied_one_are_shared(images: Tensor) -> None:
 
 
 def test_side_by_side_is_bounded(images: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vit, "TOKENS_AT_ONCE", 2 * len(images) * 17)
+    monkeypatch.setattr(vit, "TOKENS_AT_ONCE", {"cpu": 2 * len(images) * 17})
     counted = calls(BACKBONE, images, [adapter(i) for i in range(5)])
     assert counted["qkv0"] == 1
     assert counted["qkv1"] == 3, "5 subspaces, 2 at once"

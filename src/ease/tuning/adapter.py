@@ -86,9 +86,9 @@ class AdapterStack(Tuning):
         self._reads = {a.reads for a in real}
         dim, depth = int(real[0].down[0].in_features), len(real[0].down)  # type: ignore[arg-type]
         zeros = like.detach().new_zeros
-        self.down = [zeros(self.copies, dim, rank) for _ in range(depth)]
+        self.down = [zeros(self.copies, rank, dim) for _ in range(depth)]
         self.down_bias = [zeros(self.copies, 1, rank) for _ in range(depth)]
-        self.up = [zeros(self.copies, rank, dim) for _ in range(depth)]
+        self.up = [zeros(self.copies, dim, rank) for _ in range(depth)]
         self.up_bias = [zeros(self.copies, 1, dim) for _ in range(depth)]
         for s, adapter in enumerate(adapters):
             if adapter is not None:
@@ -100,8 +100,8 @@ class AdapterStack(Tuning):
         for layer, (down, up) in enumerate(zip(adapter.down, adapter.up, strict=True)):
             assert isinstance(down, nn.Linear)
             assert isinstance(up, nn.Linear)
-            self.down[layer][s, :, :r] = down.weight.T
-            self.up[layer][s, :r] = up.weight.T * scale
+            self.down[layer][s, :r] = down.weight
+            torch.mul(up.weight, scale, out=self.up[layer][s, :, :r])
             if adapter.bias:
                 self.down_bias[layer][s, 0, :r] = down.bias
                 self.up_bias[layer][s, 0] = up.bias * scale
@@ -109,8 +109,8 @@ class AdapterStack(Tuning):
     def branch(self, layer: int, stream: Tensor, normed: Tensor) -> Tensor:
         tokens, dim = stream.shape[-2:]
         rows = self._input(stream, normed, 1 if layer == 0 else self.copies, dim)
-        hidden = torch.baddbmm(self.down_bias[layer], rows, self.down[layer]).relu_()
-        return torch.baddbmm(self.up_bias[layer], hidden, self.up[layer]).view(-1, tokens, dim)
+        hidden = torch.baddbmm(self.down_bias[layer], rows, self.down[layer].mT).relu_()
+        return torch.baddbmm(self.up_bias[layer], hidden, self.up[layer].mT).view(-1, tokens, dim)
 
     def _input(self, stream: Tensor, normed: Tensor, copies: int, dim: int) -> Tensor:
         """[S, N*T, d]; the first block is shared, so every adapter reads the same rows there."""
