@@ -8,7 +8,7 @@ from ease.streams import dataset_list, load_dataset
 
 
 def test_every_dataset_has_one_line() -> None:
-    assert {"cifar100", "digits", "folder"} <= set(dataset_list())
+    assert {"cifar100", "digits", "folder", "glyphs"} <= set(dataset_list())
     assert all(line and "\n" not in line for line in dataset_list().values())
 
 
