@@ -23,13 +23,25 @@ from ease.streams.protocol import make_stream
 from ease.streams.transforms import Transforms
 from ease.studies.evaluate import Evaluator
 
-QUICK = {"epochs": 6, "lr": 0.05, "batch_size": 12, "rank": 4, "sigma": 8.0, "optimizer": "sgd"}
+QUICK = {
+    "epochs": 6,
+    "lr": 0.05,
+    "batch_size": 12,
+    "rank": 4,
+    "projection": 64,
+    "sigma": 8.0,
+    "optimizer": "sgd",
+}
+FULL = {
+    "lr": 0.01
+}  # a whole network: distillation, which adds to the gradient, diverges at an adapter's rate
 NAMES = list(methods())
 
 
 def make(name: str, engine: Engine) -> tuple[Learner, Memory | None]:
     method = methods()[name]
-    settings = {key: value for key, value in QUICK.items() if key in method.Settings.model_fields}
+    quick = {**QUICK, **FULL} if method.tuning == "full" else QUICK
+    settings = {key: value for key, value in quick.items() if key in method.Settings.model_fields}
     memory = None if method.kind == "exemplar-free" else Memory(3, seed=engine.seed)
     return method(engine, method.Settings.model_validate(settings)), memory
 
