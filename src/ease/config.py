@@ -33,8 +33,9 @@ class RunConfig(BaseModel):
     class_order: str | None = Field(None, description="file with the order of the classes")
     limit_per_class: int | None = Field(None, ge=1, description="images per class, for quick looks")
     unreadable: Literal["refuse", "skip"] = Field("refuse", description="what to do about damaged images")
-    exemplars: int | Literal["all"] = Field(
-        20, description="old images per class, for exemplar-based methods"
+    exemplars: int | Literal["all"] = Field(20, description="old images kept by exemplar-based methods")
+    exemplar_budget: Literal["per-class", "total"] = Field(
+        "per-class", description="whether `exemplars` counts for each class, or for all classes together"
     )
     selection: Literal["herding", "random"] = Field("herding", description="how exemplars are chosen")
     eval_batch_size: int = Field(64, ge=1, description="images per batch where nothing is trained")

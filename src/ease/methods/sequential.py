@@ -5,19 +5,20 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
-from pydantic import Field
+from pydantic import BaseModel, Field
 from torch import Tensor, nn
 
 from ease.backbone import Tuning
 from ease.engine.fit import Training
-from ease.engine.memory import Memory
+from ease.engine.memory import Memory, joined
 from ease.engine.randomness import generator
+from ease.errors import EaseError
 from ease.heads.linear import GrowingLinear
 from ease.heads.losses import cross_entropy_of_new
-from ease.methods.base import Costs, Files, Learner, Subspace, TunedHead
+from ease.methods.base import Costs, Files, Kind, Learner, Subspace, TunedHead
 from ease.streams import ImageSet, Task
 from ease.tuning import Full
 
@@ -80,7 +81,7 @@ class Sequential(Learner):
 class OneTuning(Sequential):
     """One tuning and one growing linear head that follow every task."""
 
-    Settings = SequentialSettings
+    Settings: ClassVar[type[BaseModel]] = SequentialSettings
 
     def __init__(self, engine: Any, settings: Any) -> None:
         super().__init__(engine, settings)
@@ -153,6 +154,38 @@ class OneTuning(Sequential):
         """The inverse of `head_tensors`."""
         self.linear.grow_to(self.classes)
         self.linear.load_state_dict(parts["linear"])
+
+
+class Ceiling(Learner):
+    """A bound on what can be reached: it may look at the training images of all tasks seen so far, and at no others.
+
+    No image goes into a model directory. Whoever loads a ceiling and wants it to learn on shows it the old tasks again.
+    """
+
+    kind: ClassVar[Kind] = "ceiling"
+
+    def __init__(self, engine: Any, settings: Any) -> None:
+        super().__init__(engine, settings)
+        self.seen: list[ImageSet] = []
+
+    def revisit(self, task: Task) -> None:
+        """See a task again that was learned before this learner was loaded."""
+        if task.index != len(self.seen) or task.index >= len(self.task_sizes):
+            raise EaseError(
+                f"task {task.index + 1} cannot be revisited now: {len(self.task_sizes)} tasks were learned and "
+                f"{len(self.seen)} of them shown; show each once, in order"
+            )
+        self.seen.append(task.train)
+
+    def all_images(self, task: Task) -> ImageSet:
+        """The training images of all tasks up to this new one."""
+        if len(self.seen) != task.index:
+            raise EaseError(
+                f"{self.name} learns from all tasks but was loaded without the first {task.index}: "
+                "show them again with revisit(task)"
+            )
+        self.seen.append(task.train)
+        return joined(*self.seen)
 
 
 class WithTeacher(nn.Module):

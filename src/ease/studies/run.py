@@ -31,6 +31,7 @@ from ease.errors import EaseError
 from ease.methods.base import Learner
 from ease.methods.model import restore_learner, save_model
 from ease.methods.registry import find_method
+from ease.methods.sequential import Ceiling
 from ease.streams import Stream, Task
 from ease.streams.datasets import load_dataset
 from ease.streams.protocol import make_stream, order_from_file
@@ -178,14 +179,19 @@ class _Run:
         fabric.barrier()
 
     def _make_memory(self) -> Memory | None:
-        if find_method(self.config.method).kind == "exemplar-free":
+        if find_method(self.config.method).kind != "exemplar-based":
             return None
-        per_class = None if self.config.exemplars == "all" else self.config.exemplars
-        return Memory(per_class, self.config.selection, self.config.seed)
+        count = None if self.config.exemplars == "all" else self.config.exemplars
+        total = count if self.config.exemplar_budget == "total" else None
+        return Memory(count, self.config.selection, self.config.seed, total=total)
 
     def _make_learner(self) -> Learner:
         if self.directory.exists:
-            return restore_learner(self.directory, self.engine, self.memory)[0]
+            learner = restore_learner(self.directory, self.engine, self.memory)[0]
+            if isinstance(learner, Ceiling):
+                for task in self.stream.tasks[: len(learner.task_sizes)]:
+                    learner.revisit(task)
+            return learner
         method = find_method(self.config.method)
         return method(self.engine, method.Settings.model_validate(self.config.settings))
 

@@ -1,0 +1,54 @@
+"""Joint training: at each stage a fresh copy of the PTM learns all data so far. What no stream of tasks can beat."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from pydantic import Field
+from torch.nn.functional import cross_entropy
+
+from ease.backbone import Tuning
+from ease.engine.fit import Training
+from ease.engine.memory import Memory
+from ease.engine.randomness import generator
+from ease.heads.linear import GrowingLinear
+from ease.methods.registry import register
+from ease.methods.sequential import Ceiling, OneTuning
+from ease.streams import Task
+from ease.tuning import Adapter, Full
+
+
+class JointSettings(Training):
+    """As `finetune`'s first task: every stage is one."""
+
+    lr: float = Field(1e-3, gt=0, description="0.01 suits the adapter")
+    batch_size: int = Field(128, ge=1)
+    tuning: Literal["full", "adapter"] = Field("full", description="what trains: all weights, or an adapter")
+    rank: int = Field(64, ge=1, description="projection dim r of the adapter")
+
+
+@register()
+class Joint(Ceiling, OneTuning):
+    """`min CE` over the union of all tasks so far, started anew from the PTM at each stage."""
+
+    name: ClassVar[str] = "joint"
+    tuning: ClassVar[str] = "full"
+    idea: ClassVar[str] = "trains anew on all data so far at every stage; the ceiling"
+    Settings = JointSettings
+
+    def new_tuning(self) -> Tuning:
+        if self.settings.tuning == "full":
+            return Full(self.backbone.vit)
+        draw = generator(self.engine.seed, "init", "adapter")
+        return Adapter(self.backbone.shape, rank=self.settings.rank, generator=draw)
+
+    def adapt(self, task: Task, memory: Memory | None) -> None:
+        images = self.all_images(task)
+        self.tuned = self.new_tuning().to(self.backbone.device)
+        self.linear = GrowingLinear(self.backbone.dim)
+        self.linear.grow(task.classes.stop, generator(self.engine.seed, "init", task.index))
+        self.follow(self.model(), cross_entropy, images, task)
+
+    def training_of(self, task: Task) -> Training:
+        """Nothing differs after the first task: no stage builds on another."""
+        return self.settings
