@@ -65,7 +65,7 @@ class DualPool(PromptPool):
         self.keys.requires_grad_(False).append(uniform(self.dim, draw=draw))
 
     def forward(self, query: Tensor) -> tuple[Tuning, Tensor]:
-        """In training the newest task's expert; in testing, for each image, the one whose key is nearest (Eq. 4)."""
+        """In training the newest task's expert; in testing, for each image, the one whose key is nearest."""
         similarity = cosines(query, torch.stack(list(self.keys)))
         if self.training:
             chosen = torch.full((len(query),), len(self.keys) - 1, device=query.device)
@@ -80,7 +80,7 @@ class DualPool(PromptPool):
 
 @register()
 class DualPrompt(PromptLearner):
-    """Both kinds are prefixes: keys and values that a block's tokens may attend to (Eq. 7)."""
+    """Both kinds are prefixes: keys and values that a block's tokens may attend to."""
 
     name: ClassVar[str] = "dualprompt"
     tuning: ClassVar[str] = "prefix"

@@ -54,7 +54,7 @@ class NearestPrompts(PromptPool):
             )
 
     def forward(self, query: Tensor) -> tuple[Tuning, Tensor]:
-        """The penalty is minus the summed similarity of an image's picks (Eq. 5)."""
+        """The penalty is minus the summed similarity of an image's picks."""
         nearest = cosines(query, self.keys).topk(self.settings.top_k, dim=1)
         tokens = self.prompts[nearest.indices].flatten(1, 2) + self.positions
         return PromptsPerImage(tokens), -self.settings.pull * nearest.values.sum(dim=1).mean()

@@ -35,7 +35,7 @@ class RanpacSettings(AdapterSettings):
 
 @register()
 class Ranpac(FirstSession):
-    """`logits = h W` with h = ReLU(phi*(x) R), R ~ N(0, 1) fixed, and W = (G + lambda I)^-1 C (Eq. 5).
+    """`logits = h W` with h = ReLU(phi*(x) R), R ~ N(0, 1) fixed, and W = (G + lambda I)^-1 C.
 
     G = sum h h^T decorrelates what the class sums C alone, a prototype classifier, would confuse. Both are sums over
     images, so adding task after task gives what all tasks at once would.
