@@ -13,10 +13,6 @@ class EaseError(Exception):
         super().__init__(" ".join(message.split()))
 
 
-class EaseWarning(UserWarning):
-    """Something worth knowing that does not stop the work."""
-
-
 def unknown(what: str, name: str, known: Iterable[str]) -> EaseError:
     """The error for a name that is not there, with the nearest one that is."""
     names = sorted(known)
