@@ -1,0 +1,37 @@
+"""DER (Yan et al., CVPR 2021): a new network for every task beside the old ones, which stay as they are."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from pydantic import Field
+
+from ease.methods.base import Kind
+from ease.methods.registry import register
+from ease.methods.sequential import Expanding, ExpandingSettings
+from ease.tuning import Full
+
+
+class DerSettings(ExpandingSettings):
+    """As public implementations set it for a pre-trained ViT; no pruning, no weight alignment."""
+
+    epochs: int = Field(10, ge=0, description="passes over the task's images and the exemplars")
+    batch_size: int = Field(32, ge=1)
+
+
+@register()
+class Der(Expanding):
+    """The super-feature `u = [f_1(x), ..., f_b(x)]` (Eq. 1) grows by d with each task; only f_b learns task b.
+
+    `L = CE(W u, y) + lambda_a CE(W_a f_b, y_a)` (Eq. 7), where y_a is the new class, or "old" for all others.
+    """
+
+    name: ClassVar[str] = "der"
+    kind: ClassVar[Kind] = "exemplar-based"
+    tuning: ClassVar[str] = "full"
+    idea: ClassVar[str] = "a new backbone per task beside the frozen old ones, one head over all"
+    Settings = DerSettings
+
+    def new_tuning(self) -> Full:
+        """A copy of the last task's network; of the PTM for the first."""
+        return Full(self.tunings[-1].copy if self.tunings else self.backbone.vit)
