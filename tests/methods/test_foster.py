@@ -1,0 +1,114 @@
+"""FOSTER's own promises."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from ease.config import resolve
+from ease.engine.engine import Engine
+from ease.engine.memory import Memory
+from ease.engine.store import ModelDirectory
+from ease.heads.losses import distillation
+from ease.methods.foster import Boosted, Foster, FosterSettings, class_weights
+from ease.methods.model import restore_learner, save_model
+from ease.streams import Stream
+from ease.studies.run import resume_run, start_run
+
+
+def make(engine: Engine, **settings: Any) -> Foster:
+    return Foster(engine, FosterSettings(**{"epochs": 4, "lr": 0.02, "batch_size": 12, **settings}))
+
+
+def learned(engine: Engine, stream: Stream, **settings: Any) -> Foster:
+    learner, memory = make(engine, **settings), Memory(3)
+    for task in stream.tasks:
+        learner.learn(task, memory)
+    return learner
+
+
+def test_every_stage_returns_to_one_backbone(engine: Engine, stream: Stream) -> None:
+    learner, memory = make(engine, epochs=1), Memory(3)
+    one, dim = engine.backbone.parameter_count(), engine.backbone.dim
+    for task in stream.tasks:
+        learner.learn(task, memory)
+        assert len(learner.subspaces()) == 1
+        assert learner.costs().stored == one + task.classes.stop * (dim + 1)
+    boosting, compression = one + 6 * (2 * dim + 1) + 6 * (dim + 1), one + 6 * (dim + 1)
+    assert learner.costs().trained[-1] == boosting + compression
+
+
+def test_the_student_starts_as_the_old_network_and_comes_to_agree_with_the_teacher(
+    engine: Engine, stream: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learner, memory = make(engine, epochs=8), Memory(3)
+    learner.learn(stream.tasks[0], memory)
+    pixels = engine.pixels(stream.tasks[1].train)
+    before = learner.logits(pixels)
+    compress, apart = learner.compress, []
+
+    def watching(task: Any, images: Any, boosted: Boosted) -> None:
+        teacher, _, old = boosted(pixels)
+        assert torch.allclose(old, before, atol=1e-4)
+        assert torch.allclose(learner.logits(pixels), before)
+        compress(task, images, boosted)
+        assert torch.allclose(boosted(pixels)[0], teacher)  # the teacher is not taught
+        student = learner.logits(pixels)
+        start = torch.cat([before, torch.zeros_like(before)], dim=1)
+        weights = class_weights(torch.from_numpy(images.labels), 4, 0.97)
+        apart.extend([distillation(logits, teacher, 2.0, weights) for logits in (start, student)])
+
+    monkeypatch.setattr(learner, "compress", watching)
+    learner.learn(stream.tasks[1], memory)
+    assert apart[1] < 0.5 * apart[0]
+
+
+def test_class_weights_by_hand() -> None:
+    labels = torch.tensor([0, 0, 0, 1])
+    rare, common = 0.5 / (1 - 0.5), 0.5 / (1 - 0.5**3)
+    expected = torch.tensor([common, rare]) * 2 / (common + rare)
+    assert torch.allclose(class_weights(labels, 2, 0.5), expected)
+    assert expected[1] > 1 > expected[0]
+
+
+def test_the_teacher_can_answer_and_the_student_is_the_same_then(
+    engine: Engine, stream: Stream, tmp_path: Path
+) -> None:
+    images = engine.pixels(stream.tasks[0].test)
+    student, teacher = learned(engine, stream, epochs=1), learned(engine, stream, epochs=1, report="teacher")
+    assert torch.equal(student.linear.weight, teacher.linear.weight)
+    assert len(teacher.subspaces()) == 2
+    assert not torch.allclose(student.logits(images), teacher.logits(images), atol=1e-3)
+    directory = ModelDirectory(tmp_path / "model")
+    save_model(directory, teacher, stream, None, {})
+    loaded, _ = restore_learner(directory, engine)
+    assert torch.equal(loaded.logits(images), teacher.logits(images))
+    files, _ = teacher.state()
+    assert teacher.costs().stored == sum(v.numel() for part in files.values() for v in part.values())
+
+
+def test_a_run_struck_between_boosting_and_compression_ends_as_if_it_had_not_been(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {"dataset": "digits", "protocol": "B0 Inc5", "limit_per_class": 6, "input_size": 16}
+    config, _ = resolve(
+        {**options, "method": "foster", "exemplars": 12}, sets=["exemplar_budget=total", "epochs=1"]
+    )
+    whole = start_run(config, tmp_path / "whole", [])
+
+    def struck(self: Foster, task: Any, images: Any, boosted: Boosted) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Foster, "compress", struck)
+        with pytest.raises(KeyboardInterrupt):
+            start_run(config, tmp_path / "struck", [])
+    record = resume_run(tmp_path / "struck")
+    changing = {"seconds", "peak_memory", "passes_repeated"}
+    assert {k: v for k, v in record.items() if k not in changing} == {
+        k: v for k, v in whole.items() if k not in changing
+    }
+    assert "total" in record["config"]["exemplar_budget"]
