@@ -65,6 +65,9 @@ def run(
     seed: Annotated[int | None, typer.Option(help="Names every random number; shuffles the classes.")] = None,
     class_order: Annotated[Path | None, typer.Option(help="File with the order of the classes.")] = None,
     limit_per_class: Annotated[int | None, typer.Option(help="Use only so many images of a class.")] = None,
+    download: Annotated[
+        bool | None, typer.Option("--download", help="Fetch the dataset if it can be.")
+    ] = None,
     unreadable: Annotated[str | None, typer.Option(help="Damaged images: refuse or skip.")] = None,
     accelerator: Annotated[str | None, typer.Option(help="cpu, cuda, mps or auto.")] = None,
     devices: Annotated[int | None, typer.Option(help="How many of them.")] = None,

@@ -32,6 +32,7 @@ class RunConfig(BaseModel):
     seed: int = Field(1993, ge=0, lt=2**32)
     class_order: str | None = Field(None, description="file with the order of the classes")
     limit_per_class: int | None = Field(None, ge=1, description="images per class, for quick looks")
+    download: bool = Field(False, description="allow fetching the dataset, where it can be")
     unreadable: Literal["refuse", "skip"] = Field("refuse", description="what to do about damaged images")
     exemplars: int | Literal["all"] = Field(20, description="old images kept by exemplar-based methods")
     exemplar_budget: Literal["per-class", "total"] = Field(

@@ -25,11 +25,11 @@ def test_a_subset_in_class_folders_is_recognised_and_counted(tmp_path: Path) -> 
     put_classes(tmp_path / "train", {"bear": 3, "apple": 3, "train": 3})
     put_classes(tmp_path / "test", {"bear": 2, "apple": 2, "train": 2})
     dataset = load_dataset("cifar100", tmp_path)
-    assert dataset.name == "cifar100"
+    assert dataset.name == "cifar100-subset"
     assert dataset.class_names == ("apple", "bear", "train")
     (note,) = dataset.notes
     assert "3 of 100 classes, 9 of 50,000 train and 6 of 10,000 test" in note
-    assert "cifar100-3" in note
+    assert "cifar100-subset" in note
     limited = load_dataset("cifar100", tmp_path, limit_per_class=1)
     assert len(limited.train) == 3
     assert note in limited.notes

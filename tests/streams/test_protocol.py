@@ -19,7 +19,8 @@ def tiny(classes: int = 5, per_class: int = 2, keep_order: bool = False) -> Data
     pixels[:, 0, 0, 0] = labels
     pixels[:, 0, 0, 1] = np.repeat(np.arange(per_class), classes)
     images = ImageSet.of_arrays(pixels, labels)
-    return Dataset("tiny", tuple(f"class {c}" for c in range(classes)), images, images, keep_order=keep_order)
+    names = tuple(f"class {c}" for c in range(classes))
+    return Dataset("tiny", names, images, images.take(range(classes)), keep_order=keep_order)
 
 
 @pytest.mark.parametrize(
@@ -153,6 +154,7 @@ def test_a_stream_relabels_to_positions_class_by_class_in_file_order() -> None:
     second = stream.tasks[1]
     assert second.names == ("class 4", "class 0")
     assert second.train.labels.tolist() == [2, 2, 3, 3]
+    assert second.test.labels.tolist() == [2, 3]
     assert [second.train.image(i)[:2, 0, 0].tolist() for i in range(4)] == [[4, 0], [4, 1], [0, 0], [0, 1]]
 
 

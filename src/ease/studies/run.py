@@ -111,7 +111,7 @@ def make_fabric(config: RunConfig) -> Any:
 def make_tasks(config: RunConfig) -> tuple[Stream, list[str]]:
     """The stream a configuration asks for, and what its reader should know."""
     root = None if config.data_root is None else Path(config.data_root)
-    data = load_dataset(config.dataset, root, config.limit_per_class, config.unreadable)
+    data = load_dataset(config.dataset, root, config.limit_per_class, config.unreadable, download=config.download)
     order = None
     if config.class_order is not None:
         order = order_from_file(Path(config.class_order), data.class_names)
@@ -278,7 +278,7 @@ class _Run:
         record: dict[str, Any] = {
             "format": RECORD_FORMAT,
             "method": self.config.method,
-            "dataset": self.config.dataset,
+            "dataset": self.stream.dataset,
             "protocol": self.stream.protocol,
             "backbone": self.config.backbone,
             "seed": self.config.seed,

@@ -42,7 +42,7 @@ TITLES = {
 CIRCUMSTANCES = frozenset(
     (
         *("method", "dataset", "protocol", "backbone", "preset"),
-        *("seed", "data_root", "accelerator", "devices", "eval_batch_size", "feature_memory"),
+        *("seed", "data_root", "accelerator", "devices", "eval_batch_size", "feature_memory", "download", "unreadable"),
     )
 )
 

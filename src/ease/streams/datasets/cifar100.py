@@ -29,23 +29,23 @@ def load_cifar100(request: Request) -> Dataset:
     root = request.folder("cifar100")
     if (root / "train").is_dir():
         scan = scan_folder(root, request.unreadable)
-        _note_subset(scan)
-        return dataset_of(scan, "cifar100", request.limit)
+        return dataset_of(scan, _name(scan), request.limit)
     return _official(root, request.download)
 
 
-def _note_subset(scan: FolderScan) -> None:
-    """A smaller CIFAR-100 is no damage, but its figures are not CIFAR-100's."""
+def _name(scan: FolderScan) -> str:
+    """A smaller CIFAR-100 is no damage, but its figures are not CIFAR-100's, so it gets a name of its own."""
     train = [len(paths) for paths in scan.train.values()]
     test = [len(paths) for paths in (scan.test or {}).values()]
     if (len(train), sum(train), sum(test)) == (CLASSES, CLASSES * TRAIN, CLASSES * TEST):
-        return
-    each = f", call it cifar100-{train[0]}" if len(set(train)) == 1 else ""
+        return "cifar100"
+    name = f"cifar100-{train[0]}" if len(set(train)) == 1 and len(train) == CLASSES else "cifar100-subset"
     scan.notes.append(
         f"a subset of CIFAR-100: {len(train)} of {CLASSES} classes, "
         f"{sum(train):,} of {CLASSES * TRAIN:,} train and {sum(test):,} of {CLASSES * TEST:,} test images; "
-        f"its figures are not CIFAR-100's{each}"
+        f"its figures are not CIFAR-100's, so they are called {name}'s"
     )
+    return name
 
 
 def _official(root: Path, download: bool) -> Dataset:
@@ -61,7 +61,7 @@ def _official(root: Path, download: bool) -> Dataset:
         how = "the download failed" if download else "nothing was downloaded"
         raise EaseError(
             f"CIFAR-100 is not in '{root}' ({how}): put train/CLASS and test/CLASS there, or the unpacked "
-            "cifar-100-python of https://www.cs.toronto.edu/~kriz/cifar.html, or allow the download"
+            "cifar-100-python of https://www.cs.toronto.edu/~kriz/cifar.html, or allow the download (--download)"
         ) from error
     images = [ImageSet.of_arrays(np.ascontiguousarray(d.data), d.targets) for d in (train, test)]
     return Dataset("cifar100", tuple(train.classes), images[0], images[1])
