@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from ease.config import resolve
 from ease.engine.engine import Engine
@@ -74,13 +75,49 @@ def test_class_weights_by_hand() -> None:
     assert expected[1] > 1 > expected[0]
 
 
+def test_both_losses_by_hand(engine: Engine, stream: Stream) -> None:
+    learner, memory = make(engine, epochs=1), Memory(3)
+    learner.learn(stream.tasks[0], memory)
+    losses: dict[str, Any] = {}
+    fit = engine.fit
+
+    def watching(module: Any, loss: Any, *args: Any, **kwargs: Any) -> list[float]:
+        losses[kwargs["phase"]] = loss
+        return fit(module, loss, *args, **kwargs)
+
+    engine.fit = watching  # type: ignore[method-assign]
+    learner.learn(stream.tasks[1], memory)
+    draw = torch.Generator().manual_seed(0)
+    logits, branch, student = torch.randn(3, 5, 4, generator=draw)
+    old, labels = torch.randn(5, 2, generator=draw), torch.tensor([0, 1, 2, 3, 3])
+    counts = torch.tensor([0, 1, 2, 3]).repeat_interleave(torch.tensor([3, 3, 12, 12]))
+    boosting = (
+        F.cross_entropy(logits / class_weights(counts, 4, 0.96), labels)
+        + F.cross_entropy(branch, labels)
+        + distillation(logits[:, :2], old, 2.0)
+    )
+    assert torch.isclose(losses["boost"]((logits, branch, old), labels), boosting)
+    balanced = distillation(student, logits, 2.0, class_weights(counts, 4, 0.97))
+    assert torch.isclose(losses["compress"]((student, (logits, branch, old)), labels), balanced)
+
+
 def test_the_teacher_can_answer_and_the_student_is_the_same_then(
-    engine: Engine, stream: Stream, tmp_path: Path
+    engine: Engine, stream: Stream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     images = engine.pixels(stream.tasks[0].test)
+    before: list[torch.Tensor] = []
+    boost = Foster.boost
+
+    def watching(self: Foster, *args: Any) -> Boosted:
+        boosted = boost(self, *args)
+        before.append(boosted(images)[0])
+        return boosted
+
+    monkeypatch.setattr(Foster, "boost", watching)
     student, teacher = learned(engine, stream, epochs=1), learned(engine, stream, epochs=1, report="teacher")
     assert torch.equal(student.linear.weight, teacher.linear.weight)
     assert len(teacher.subspaces()) == 2
+    assert torch.allclose(teacher.logits(images), before[-1], atol=1e-5)
     assert not torch.allclose(student.logits(images), teacher.logits(images), atol=1e-3)
     directory = ModelDirectory(tmp_path / "model")
     save_model(directory, teacher, stream, None, {})
