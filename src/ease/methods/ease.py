@@ -90,13 +90,14 @@ class Ease(Learner):
     def __init__(self, engine: Any, settings: Any) -> None:
         super().__init__(engine, settings)
         self.tunings: list[Tuning] = []
+        self._hashes: list[str] = []
         self.bank = PrototypeBank()
         self._classifier: Tensor | None = None
 
     def adapt(self, task: Task, memory: Memory | None) -> None:
         expands = self._expands(task)
         if expands:
-            self.tunings.append(self.train_subspace(task))
+            self._keep(self.train_subspace(task))
         columns = self.columns()
         features = self.engine.features(task.train, [self._tuning(c) for c in columns])
         labels = torch.from_numpy(task.train.labels)
@@ -107,6 +108,11 @@ class Ease(Learner):
             own = columns[best_separating(features, labels, task.classes, means, self.bank, columns)]
         self.bank.add_task(means, counts, columns, own)
         self._classifier = None
+
+    def _keep(self, tuning: Tuning) -> None:
+        """It never changes again, so it is hashed once."""
+        self.tunings.append(tuning.to(self.backbone.device).freeze())
+        self._hashes.append(tuning.fingerprint())
 
     def _expands(self, task: Task) -> bool:
         if self.settings.adapt != "auto":
@@ -160,8 +166,8 @@ class Ease(Learner):
 
     def subspaces(self) -> list[Subspace]:
         return [
-            Subspace(tuning, "ptm" if tuning is None else tuning.fingerprint())
-            for tuning in map(self._tuning, self.columns())
+            Subspace(self._tuning(column), "ptm" if column == PTM else self._hashes[column - 1])
+            for column in self.columns()
         ]
 
     def classifier(self) -> Tensor:
@@ -199,11 +205,11 @@ class Ease(Learner):
         return files, {"subspaces": kinds, "trained": self._trained()}
 
     def load_files(self, files: Files, meta: dict[str, Any]) -> None:
-        self.tunings = []
+        self.tunings, self._hashes = [], []
         for i, spec in enumerate(meta["subspaces"]):
             tuning = build_tuning(spec["kind"], self.backbone.shape, spec["config"])
             tuning.load_state_dict(files[f"subspaces/{i:04d}"])
-            self.tunings.append(tuning.to(self.backbone.device).freeze())
+            self._keep(tuning)
         self.bank = PrototypeBank.of_states([files[n] for n in sorted(files) if n.startswith("prototypes/")])
         self._classifier = None
 
