@@ -92,6 +92,11 @@ def test_a_total_budget_below_one_image_per_class_is_refused(stream: Stream) -> 
     assert len(memory) == 2
 
 
+def test_a_memory_of_nothing_is_refused() -> None:
+    with pytest.raises(EaseError, match="at least 1"):
+        Memory(0)
+
+
 def test_joined_sets_are_one_after_the_other(stream: Stream) -> None:
     memory = Memory(2)
     memory.remember(stream.tasks[0].train, torch.randn(24, 4))

@@ -80,6 +80,8 @@ class Memory:
         *,
         total: int | None = None,
     ) -> None:
+        if per_class is not None and per_class < 1:
+            raise EaseError(f"a memory of {per_class} images is none: keep at least 1, or all")
         self.per_class = per_class
         self.selection = selection
         self.seed = seed

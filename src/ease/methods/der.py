@@ -21,9 +21,9 @@ class DerSettings(ExpandingSettings):
 
 @register()
 class Der(Expanding):
-    """The super-feature `u = [f_1(x), ..., f_b(x)]` (Eq. 1) grows by d with each task; only f_b learns task b.
+    """The super-feature `u = [f_1(x), ..., f_b(x)]` grows by d with each task; only f_b learns task b.
 
-    `L = CE(W u, y) + lambda_a CE(W_a f_b, y_a)` (Eq. 7), where y_a is the new class, or "old" for all others.
+    `L = CE(W u, y) + lambda_a CE(W_a f_b, y_a)`, where y_a is the new class, or "old" for all others.
     """
 
     name: ClassVar[str] = "der"

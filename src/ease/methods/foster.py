@@ -94,7 +94,7 @@ class Foster(OneTuning):
         memory.remember(task.train, self.engine.features(task.train, [self.tuned])[0])
 
     def boost(self, task: Task, images: ImageSet) -> Boosted:
-        """`L = CE(logits / w) + CE(new branch) + KL(old network || old logits)`, w the class weights (Eq. 8-13)."""
+        """`L = CE(logits / w) + CE(new branch) + KL(old network || old logits)`, w the class weights."""
         old, dim = self.snapshot(), self.backbone.dim
         draw = generator(self.engine.seed, "init", task.index, "boost")
         linear = WideningLinear()

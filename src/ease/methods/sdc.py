@@ -19,7 +19,7 @@ from ease.streams import ImageSet, Task
 
 
 def drift(before: Tensor, after: Tensor, prototypes: Tensor, sigma: float) -> Tensor:
-    """How far each prototype has moved, seen through images near it (Eq. 9-10 of SDC).
+    """How far each prototype has moved, seen through images near it.
 
     `w_ic = exp(-|before_i - p_c|^2 / 2 sigma^2)`, and the drift of c is the mean of `after_i - before_i` under these
     weights. They are normalised in the log domain: where all images are far away, they would all be 0.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from abc import abstractmethod
 from collections.abc import Callable
 from functools import partial
 from typing import Any, ClassVar, Literal
@@ -74,13 +75,13 @@ class Sequential(Learner):
         self.trained = list(meta["trained"])
         self.load_tensors(files)
 
+    @abstractmethod
     def tensors(self) -> Files:
         """What it has learned, by file."""
-        raise NotImplementedError
 
+    @abstractmethod
     def load_tensors(self, files: Files) -> None:
         """The inverse of `tensors`; the sizes of the tasks are known already."""
-        raise NotImplementedError
 
     def costs(self) -> Costs:
         kept = [value for part in self.tensors().values() for value in part.values()]
@@ -239,9 +240,9 @@ class Expanding(Sequential):
         """The old subspaces as `base` wants them."""
         return list(self.tunings)
 
+    @abstractmethod
     def new_tuning(self) -> Full:
         """What the next task trains, as it starts."""
-        raise NotImplementedError
 
     def keep(self, tuning: Full) -> None:
         """Take a trained tuning in for good. Its hash is made once: hashing a whole network takes a while."""
