@@ -33,7 +33,9 @@ def test_a_real_deit_gives_timm_s_own_features(deit: Backbone) -> None:
     images = torch.randn(2, 3, 224, 224, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         expected = model.forward_head(model.forward_features(images), pre_logits=True)
-    assert (deit.features(images, [None])[0] - expected).abs().max() <= 1e-5 * max(1.0, float(expected.abs().max()))
+    assert (deit.features(images, [None])[0] - expected).abs().max() <= 1e-5 * max(
+        1.0, float(expected.abs().max())
+    )
     assert deit.pixels.mean == pytest.approx((0.485, 0.456, 0.406))
 
 

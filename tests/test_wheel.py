@@ -32,8 +32,20 @@ def test_it_carries_weights_presets_types_and_templates(wheel: Path) -> None:
 
 def test_it_runs_outside_the_checkout(wheel: Path, tmp_path: Path) -> None:
     zipfile.ZipFile(wheel).extractall(tmp_path / "site")
-    code = "import ease, sys; assert 'site' in ease.__file__, ease.__file__; from ease.cli import main; main()"
-    words = ["run", "--dataset", "digits", "--protocol", "B0 Inc5", "--limit-per-class", "6", "--input-size", "16"]
+    code = (
+        "import ease, sys; assert 'site' in ease.__file__, ease.__file__; from ease.cli import main; main()"
+    )
+    words = [
+        "run",
+        "--dataset",
+        "digits",
+        "--protocol",
+        "B0 Inc5",
+        "--limit-per-class",
+        "6",
+        "--input-size",
+        "16",
+    ]
     result = subprocess.run(
         [sys.executable, "-c", code, *words, "--method", "simplecil", "--out", str(tmp_path / "out")],
         capture_output=True,

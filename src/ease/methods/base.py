@@ -91,6 +91,9 @@ class Learner(ABC):
         self.adapt(task, memory)
         self.task_sizes.append(len(task.classes))
 
+    def revisit(self, task: Task) -> None:  # noqa: B027 (most methods never look back)
+        """Shown, in order, each task learned before this learner was loaded. For ceilings, which need old images."""
+
     @abstractmethod
     def adapt(self, task: Task, memory: Memory | None) -> None:
         """Learn the task's classes."""

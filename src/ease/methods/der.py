@@ -7,8 +7,8 @@ from typing import ClassVar
 from pydantic import Field
 
 from ease.methods.base import Kind
+from ease.methods.expanding import Expanding, ExpandingSettings
 from ease.methods.registry import register
-from ease.methods.sequential import Expanding, ExpandingSettings
 from ease.tuning import Full
 
 

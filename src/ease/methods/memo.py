@@ -10,8 +10,8 @@ from torch import nn
 from ease.backbone import Backbone, Tuning, tensors_hash
 from ease.engine.fit import Training
 from ease.methods.base import Kind, Subspace
+from ease.methods.expanding import Expanding, ExpandingSettings
 from ease.methods.registry import register
-from ease.methods.sequential import Expanding, ExpandingSettings
 from ease.streams import Task
 from ease.tuning import Full
 

@@ -31,7 +31,6 @@ from ease.errors import EaseError
 from ease.methods.base import Learner
 from ease.methods.model import restore_learner, save_model
 from ease.methods.registry import find_method
-from ease.methods.sequential import Ceiling
 from ease.streams import Stream, Task
 from ease.streams.datasets import load_dataset
 from ease.streams.protocol import make_stream, order_from_file
@@ -111,7 +110,9 @@ def make_fabric(config: RunConfig) -> Any:
 def make_tasks(config: RunConfig) -> tuple[Stream, list[str]]:
     """The stream a configuration asks for, and what its reader should know."""
     root = None if config.data_root is None else Path(config.data_root)
-    data = load_dataset(config.dataset, root, config.limit_per_class, config.unreadable, download=config.download)
+    data = load_dataset(
+        config.dataset, root, config.limit_per_class, config.unreadable, download=config.download
+    )
     order = None
     if config.class_order is not None:
         order = order_from_file(Path(config.class_order), data.class_names)
@@ -188,9 +189,8 @@ class _Run:
     def _make_learner(self) -> Learner:
         if self.directory.exists:
             learner = restore_learner(self.directory, self.engine, self.memory)[0]
-            if isinstance(learner, Ceiling):
-                for task in self.stream.tasks[: len(learner.task_sizes)]:
-                    learner.revisit(task)
+            for task in self.stream.tasks[: len(learner.task_sizes)]:
+                learner.revisit(task)
             return learner
         method = find_method(self.config.method)
         return method(self.engine, method.Settings.model_validate(self.config.settings))

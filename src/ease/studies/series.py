@@ -42,7 +42,16 @@ TITLES = {
 CIRCUMSTANCES = frozenset(
     (
         *("method", "dataset", "protocol", "backbone", "preset"),
-        *("seed", "data_root", "accelerator", "devices", "eval_batch_size", "feature_memory", "download", "unreadable"),
+        *(
+            "seed",
+            "data_root",
+            "accelerator",
+            "devices",
+            "eval_batch_size",
+            "feature_memory",
+            "download",
+            "unreadable",
+        ),
     )
 )
 
