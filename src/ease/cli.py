@@ -222,7 +222,8 @@ def verify(
 
 @app.command()
 def methods(as_json: Json = False) -> None:
-    """List the methods."""
+    """List the methods, those of other packages too."""
+    from ease.methods.registry import faults
     from ease.methods.registry import methods as known
 
     rows = [
@@ -230,6 +231,8 @@ def methods(as_json: Json = False) -> None:
         for name, learner in known().items()
     ]
     _list(rows, as_json)
+    for line in faults().values():
+        typer.echo(f"note: {line}", err=True)
 
 
 @app.command()
@@ -261,10 +264,15 @@ def _list(rows: list[dict[str, Any]], as_json: bool) -> None:
         _print_json(rows)
         return
     from rich.table import Table
+    from rich.text import Text
 
-    table = Table(*rows[0], box=None, pad_edge=False)
+    table = Table(box=None, pad_edge=False)
+    *short, last = rows[0]
+    for title in short:
+        table.add_column(title, no_wrap=True)  # what people copy stays whole
+    table.add_column(last)
     for row in rows:
-        table.add_row(*(str(value) for value in row.values()))
+        table.add_row(*(Text(str(value)) for value in row.values()))  # brackets are no markup
     _console().print(table)
 
 

@@ -10,7 +10,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ease.errors import EaseError, unknown
-from ease.methods.registry import find_method
+from ease.methods.registry import faults, find_method
 from ease.presets import preset_values
 
 
@@ -81,6 +81,8 @@ def resolve(
             given["preset"], method.name, whole["dataset"], whole["protocol"], whole["backbone"]
         )
         given, own = {**run, **given}, {**settings, **own}
+    if method.name in faults():  # another package wants this name
+        notes = [*notes, faults()[method.name]]
     complete = validated(method.Settings, own, f"settings of '{method.name}'")
     given["settings"] = complete.model_dump(mode="json")
     return validated(RunConfig, given, "run configuration"), notes
