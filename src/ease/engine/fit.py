@@ -12,7 +12,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
-from ease.engine.files import read_tensors, write_tensors
+from ease.engine.files import make_folder, read_tensors, write_tensors
 from ease.engine.randomness import counter, permutation, uniforms
 from ease.streams.images import ImageSet, IntArray
 from ease.streams.transforms import DRAWS
@@ -27,7 +27,7 @@ Order = Callable[[int], IntArray]
 class Training(BaseModel):
     """How one thing is trained."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     epochs: int = Field(20, ge=0, description="passes over the task's images")
     lr: float = Field(0.01, gt=0, description="learning rate at the start")
@@ -143,7 +143,7 @@ def _save(path: Path, module: nn.Module, optimizer: Any, losses: list[float]) ->
             if isinstance(value, Tensor):
                 tensors[f"optimizer/{index}/{name}"] = value
     tensors["losses"] = torch.tensor(losses, dtype=torch.float64)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     write_tensors(path, tensors)
 
 
