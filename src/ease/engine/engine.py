@@ -69,7 +69,10 @@ class Engine:
     ) -> list[float]:
         """Train `module` (images -> outputs) on these images; see `ease.engine.fit`. Mean loss per epoch."""
         with self.ledger.timing("train"):
-            return fit(self, module, loss, images, training, task=task, phase=phase, order=order)
+            losses = fit(self, module, loss, images, training, task=task, phase=phase, order=order)
+        if losses:
+            self.ledger.losses.append((losses[0], losses[-1]))
+        return losses
 
     def features(
         self,

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from ease.engine.files import make_folder, read_tensors, write_tensors
 from ease.engine.randomness import counter, permutation, uniforms
+from ease.errors import EaseError
 from ease.streams.images import ImageSet, IntArray
 from ease.streams.transforms import DRAWS
 
@@ -116,6 +117,10 @@ def fit(
                 summed += float(value.detach()) * len(mine)
                 advance(len(batch))
             losses.append(_mean_over_processes(fabric, summed, len(visited)))
+            if not math.isfinite(losses[-1]):
+                raise EaseError(
+                    f"{label} diverged (its loss is {losses[-1]}): lower the rate with --set lr=..."
+                )
             engine.ledger.count("train", len(visited))
             with engine.one_writer() as writer:
                 if writer and path is not None:

@@ -131,7 +131,9 @@ def make_tasks(config: RunConfig) -> tuple[Stream, list[str]]:
     for task in stream.tasks:
         if not len(task.test):
             names = ", ".join(task.names)
-            raise EaseError(f"task {task.index + 1} of '{config.dataset}' ({names}) has no test image: add some")
+            raise EaseError(
+                f"task {task.index + 1} of '{config.dataset}' ({names}) has no test image: add some"
+            )
     return stream, list(data.notes)
 
 
@@ -241,7 +243,7 @@ class _Run:
         with self.engine.one_writer() as writer:
             if writer:
                 spent = asdict(self.engine.ledger)
-                progress = {"stage": task.index + 1, "passes": spent["passes"], "seconds": spent["seconds"]}
+                progress = {"stage": task.index + 1, **{k: spent[k] for k in ("passes", "seconds", "losses")}}
                 save_model(self.directory, self.learner, self.stream, self.memory, progress)
                 shutil.rmtree(self.folder.checkpoints, ignore_errors=True)
 
@@ -264,6 +266,7 @@ class _Run:
             "passes": {**learned["passes"], "evaluation": planned},
             "repeated": max(0, self.evaluator.computed - before - planned),
             "seconds": {**learned["seconds"], "evaluation": self.engine.ledger.seconds["evaluation"]},
+            "losses": learned["losses"],
             "needed": needed,
             "costs": asdict(self.learner.costs()),
         }
@@ -325,7 +328,8 @@ class _Run:
             "classes": list(self.stream.class_names),
             "config": self.config.model_dump(mode="json"),
             "versions": versions(),
-            "notes": self.notes,
+            "training_loss": [stage["losses"] for stage in stages],
+            "notes": [*self.notes, *_divergences(stages)],
         }
         with self.engine.one_writer() as writer:
             if writer:
@@ -343,6 +347,17 @@ class _Run:
         buffer = io.BytesIO()
         np.savez(buffer, allow_pickle=False, **arrays)
         durable.write_atomic(self.folder.predictions, buffer.getvalue())
+
+
+def _divergences(stages: list[dict[str, Any]]) -> list[str]:
+    """A training that ended worse than it began spoils a stage; whoever reads the figures should know."""
+    return [
+        f"task {stage['stage']} ended its training with a higher loss than it began with "
+        f"({last:.3g} > {first:.3g}): try a lower rate"
+        for stage in stages
+        for first, last in stage["losses"]
+        if last > first
+    ]
 
 
 def peak_memory() -> int:
