@@ -83,7 +83,7 @@ class Folder:
         return self.path / "stages" / f"{number:04d}.npz"
 
     def check_free(self) -> None:
-        """Refuse to start where something lies already; what a start that was killed at once has left does not count."""
+        """Refuse to start where something lies; what a start that was killed at once has left does not count."""
         if not self.path.exists():
             return
         mine = {".lock", self.model.name}
