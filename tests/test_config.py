@@ -104,3 +104,20 @@ def test_wrong_files_are_one_line(text: str, says: str, tmp_path: Path) -> None:
     with pytest.raises(EaseError, match=says) as error:
         resolve(file=file)
     assert "\n" not in str(error.value)
+
+
+def test_set_may_name_the_method_and_its_settings_in_one_go() -> None:
+    config, _ = resolve(sets=["method=finetune", "settings={epochs: 3}", "lr=0.5"])
+    assert (config.method, config.settings["epochs"], config.settings["lr"]) == ("finetune", 3, 0.5)
+
+
+def test_a_protocol_is_the_same_however_it_is_written() -> None:
+    config, notes = resolve({"dataset": "cifar100", "protocol": "b-0 inc-5"}, preset="released")
+    assert config.protocol == "B0 Inc5"
+    assert notes == []
+
+
+@pytest.mark.parametrize("text", ["scale=nan", "lr=inf", "settings=[1]", "exemplars=-3", "preset=[released]"])
+def test_values_that_make_no_sense_are_one_line(text: str) -> None:
+    with pytest.raises(EaseError):
+        resolve(sets=[text])

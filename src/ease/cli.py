@@ -71,7 +71,7 @@ def run(
     unreadable: Annotated[str | None, typer.Option(help="Damaged images: refuse or skip.")] = None,
     accelerator: Annotated[str | None, typer.Option(help="cpu, cuda, mps or auto.")] = None,
     devices: Annotated[int | None, typer.Option(help="How many of them.")] = None,
-    precision: Annotated[str | None, typer.Option(help="32-true, bf16-mixed or 16-mixed.")] = None,
+    precision: Annotated[str | None, typer.Option(help="32-true or bf16-mixed.")] = None,
     feature_memory: Annotated[int | None, typer.Option(help="MB of test features held in memory.")] = None,
     sets: Sets = None,
     as_json: Json = False,
@@ -293,6 +293,9 @@ def _console() -> Any:
     return console if console.is_terminal else Console(highlight=False, width=200)
 
 
+INTERRUPTED = 130
+
+
 def _print_json(value: Any) -> None:
     typer.echo(json.dumps(value, indent=1))
 
@@ -301,14 +304,19 @@ def main() -> None:
     """The console script: errors as one line, exit code 2, no traceback unless --debug."""
     debug = "--debug" in sys.argv
     try:
-        sys.exit(app(standalone_mode=False))
+        code = int(app(standalone_mode=False) or 0)
+        if code == INTERRUPTED:  # typer has caught Ctrl-C itself
+            raise KeyboardInterrupt
+        sys.exit(code)
     except EaseError as error:
         if debug:
             raise
         _fail(f"error: {error}")
     except KeyboardInterrupt:
-        _fail("interrupted: a run continues with 'ease run --resume DIR'", code=130)
+        _fail("interrupted: a run continues with 'ease run --resume DIR'", INTERRUPTED)
     except Exception as error:
+        if type(error).__name__ == "Abort":  # how older versions of typer tell of Ctrl-C
+            _fail("interrupted: a run continues with 'ease run --resume DIR'", INTERRUPTED)
         # Usage errors of the option parser carry their own message.
         message = getattr(error, "format_message", None)
         if debug or message is None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from reprlib import repr as shortened
+from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -12,12 +13,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from ease.errors import EaseError, unknown
 from ease.methods.registry import faults, find_method
 from ease.presets import preset_values
+from ease.streams.protocol import canonical
 
 
 class RunConfig(BaseModel):
     """Everything that decides a run's result. `settings` are the method's own."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     dataset: str = "glyphs"
     data_root: str | None = Field(None, description="the dataset's folder")
@@ -34,7 +36,9 @@ class RunConfig(BaseModel):
     limit_per_class: int | None = Field(None, ge=1, description="images per class, for quick looks")
     download: bool = Field(False, description="allow fetching the dataset, where it can be")
     unreadable: Literal["refuse", "skip"] = Field("refuse", description="what to do about damaged images")
-    exemplars: int | Literal["all"] = Field(20, description="old images kept by exemplar-based methods")
+    exemplars: Annotated[int, Field(ge=1)] | Literal["all"] = Field(
+        20, description="old images kept by exemplar-based methods"
+    )
     exemplar_budget: Literal["per-class", "total"] = Field(
         "per-class", description="whether `exemplars` counts for each class, or for all classes together"
     )
@@ -42,7 +46,7 @@ class RunConfig(BaseModel):
     eval_batch_size: int = Field(64, ge=1, description="images per batch where nothing is trained")
     accelerator: str = Field("cpu", description="cpu, cuda, mps or auto")
     devices: int = Field(1, ge=1)
-    precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true"
+    precision: Literal["32-true", "bf16-mixed"] = "32-true"
     feature_memory: int = Field(
         256, ge=0, description="MB of test features held in memory; the rest is on disk"
     )
@@ -61,25 +65,28 @@ def resolve(
 
     Later sources win: defaults, preset, YAML file, options, `key=value` settings.
     """
-    given = _of_file(file) if file is not None else {}
-    given |= {key: value for key, value in (options or {}).items() if value is not None}
-    own: dict[str, Any] = dict(given.pop("settings", {}) or {})
-    if preset is not None:
-        given["preset"] = preset
-    method = find_method(str(given.get("method", RunConfig.model_fields["method"].default)))
-    given["method"] = method.name
-    for key, value in map(_parse_set, sets):
-        (own if key in method.Settings.model_fields else given)[key] = value
+    values: dict[str, Any] = {}
+    single = dict(_parse_set(text) for text in sets)
+    sources = [_of_file(file) if file is not None else {}, options or {}, {"preset": preset}, single]
+    for source in sources:  # a method's own settings may stand at the top or under `settings`
+        nested = source.get("settings") or {}
+        if not isinstance(nested, Mapping):
+            raise EaseError(f"settings must be 'key: value' pairs, not {shortened(nested)}")
+        values |= {k: v for k, v in {**nested, **source}.items() if k != "settings" and v is not None}
+    method = find_method(str(values.get("method", RunConfig.model_fields["method"].default)))
     known = [*RunConfig.model_fields, *method.Settings.model_fields]
-    for key in [*given, *own]:
+    for key in values:
         if key not in known:
-            raise unknown(f"setting for method '{method.name}'", key, known)
+            raise unknown(f"setting for method '{method.name}'", str(key), known)
+    given = {**{k: v for k, v in values.items() if k in RunConfig.model_fields}, "method": method.name}
+    own = {k: v for k, v in values.items() if k in method.Settings.model_fields}
+    if "protocol" in given:
+        given["protocol"] = canonical(str(given["protocol"]))
     notes: list[str] = []
     if given.get("preset"):
         whole = {**{n: f.default for n, f in RunConfig.model_fields.items()}, **given}
-        run, settings, notes = preset_values(
-            given["preset"], method.name, whole["dataset"], whole["protocol"], whole["backbone"]
-        )
+        asked = (str(whole[key]) for key in ("preset", "dataset", "protocol", "backbone"))
+        run, settings, notes = preset_values(method.name, *asked)
         given, own = {**run, **given}, {**settings, **own}
     if method.name in faults():  # another package wants this name
         notes = [*notes, faults()[method.name]]
@@ -88,7 +95,7 @@ def resolve(
     return validated(RunConfig, given, "run configuration"), notes
 
 
-def validated(model: type[Any], values: Mapping[str, Any], where: str) -> Any:
+def validated(model: type[Any], values: object, where: str) -> Any:
     """The model, or one line that names the first wrong value."""
     try:
         return model.model_validate(values)
@@ -97,7 +104,7 @@ def validated(model: type[Any], values: Mapping[str, Any], where: str) -> Any:
         key = ".".join(str(part) for part in first["loc"])
         if first["type"] == "extra_forbidden":
             raise unknown(f"key in {where}", key, model.model_fields) from None
-        raise EaseError(f"{where}: {key} = {first['input']!r}: {first['msg'].lower()}") from None
+        raise EaseError(f"{where}: {key} = {shortened(first['input'])}: {first['msg'].lower()}") from None
 
 
 def _parse_set(text: str) -> tuple[str, Any]:
@@ -106,7 +113,7 @@ def _parse_set(text: str) -> tuple[str, Any]:
         raise EaseError(f"'--set {text}' is not key=value: write for example --set alpha=0.3")
     try:
         return key.strip().replace("-", "_"), _number(yaml.safe_load(value))
-    except yaml.YAMLError:
+    except (yaml.YAMLError, RecursionError):
         raise EaseError(f"'--set {text}': cannot read the value; quote it or write it as JSON") from None
 
 
@@ -129,7 +136,8 @@ def _of_file(path: Path) -> dict[str, Any]:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise EaseError(f"config file {path} is not valid YAML: {error}") from None
-    if not isinstance(content, dict):
+    except RecursionError:
+        raise EaseError(f"config file {path} is nested too deeply: check that it is the right file") from None
+    if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
         raise EaseError(f"config file {path} must hold 'key: value' lines")
-    content.pop("preset_notes", None)
     return content

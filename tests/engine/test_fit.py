@@ -15,6 +15,7 @@ from ease.backbone import Backbone
 from ease.engine.engine import Engine
 from ease.engine.fit import Training
 from ease.engine.randomness import counter, permutation, uniforms
+from ease.errors import EaseError
 from ease.heads import CosineHead
 from ease.methods.base import TunedHead
 from ease.streams import Stream
@@ -116,3 +117,11 @@ def test_a_row_of_draws_does_not_depend_on_how_many_follow() -> None:
     assert np.array_equal(uniforms(3, 5, 1, "a"), uniforms(9, 5, 1, "a")[:3])
     assert sorted(permutation(20, 1, "order", 0)) == list(range(20))
     assert not np.array_equal(permutation(20, 1, "order", 0), permutation(20, 1, "order", 1))
+
+
+def test_a_diverged_training_is_one_line(engine: Engine, stream: Stream) -> None:
+    def diverging(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return F.cross_entropy(logits, labels) * torch.nan
+
+    with pytest.raises(EaseError, match="lower the rate"):
+        engine.fit(module(engine.backbone), diverging, stream.tasks[0].train, SETTINGS, task=0)

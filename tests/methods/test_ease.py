@@ -173,3 +173,29 @@ def test_other_tunings_build_subspaces_too(kind: str, engine: Engine, stream: St
     learner = learned(engine, stream, tuning=kind, epochs=1)
     assert {t.kind for t in learner.tunings} == {kind}
     assert learner.head(features(learner, stream.tasks[0].test)).shape == (16, 6)
+
+
+@pytest.mark.parametrize("ptm", [False, True])
+def test_no_class_has_more_weight_in_total_than_another(
+    ptm: bool, engine: Engine, six_digits: Dataset
+) -> None:
+    learner = learned(engine, make_stream(six_digits, "B1 Inc3"), ptm=ptm, alpha=0.2, beta=0.5)
+    assert learner.bank.own[0] == PTM
+    total = learner.weights().sum(dim=0)
+    assert torch.allclose(total, total[0].expand(6))
+    images = make_stream(six_digits, "B1 Inc3").tasks[0].test
+    assert (learner.head(features(learner, images)).argmax(1) == 0).any()
+
+
+def test_an_estimate_stays_when_a_later_class_adopts_the_subspace(
+    engine: Engine, six_digits: Dataset
+) -> None:
+    stream = make_stream(six_digits, "B2 Inc2")
+    learner = make(engine, complement="newest")
+    for task in stream.tasks[:2]:
+        learner.learn(task)
+    before = learner.classifier()[1, :2].clone()
+    learner.settings = learner.settings.model_copy(update={"adapt": "never"})
+    learner.learn(stream.tasks[2])
+    assert learner.bank.own[2] in (1, 2)
+    assert torch.equal(learner.classifier()[1, :2], before)

@@ -48,3 +48,12 @@ def test_what_is_no_golden_file_is_one_line(golden_folder: Path, tmp_path: Path)
         verify_file(tmp_path / "text.npz")
     with pytest.raises(EaseError, match="not a golden file"):
         verify_file(tmp_path / "common.npz")
+
+
+def test_nan_never_agrees(golden_folder: Path, tmp_path: Path) -> None:
+    shutil.copy(golden_folder / "common.npz", tmp_path)
+    with np.load(golden_folder / "large_base.npz") as content:
+        arrays = {name: content[name] for name in content.files}
+    arrays["task0/prototypes"][:] = np.nan
+    np.savez(tmp_path / "nan.npz", **arrays)
+    assert not verify_file(tmp_path / "nan.npz").within()

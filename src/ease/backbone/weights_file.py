@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,12 +18,26 @@ from ease.errors import EaseError
 SUFFIXES = (".safetensors", ".npz", ".pth", ".pt", ".bin")
 
 
+LIMIT = 16 * 2**30
+"""Far above any plain ViT; a packed file may claim more."""
+
+
+def _size(path: Path) -> int:
+    """Bytes when unpacked."""
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            return sum(member.file_size for member in archive.infolist())
+    return path.stat().st_size
+
+
 def read_weights(path: Path) -> dict[str, Tensor]:
     """The tensors of a .safetensors, .npz (JAX) or .pth/.pt/.bin file, under the file's own names."""
     if not path.is_file():
         raise EaseError(f"weights file '{path}' does not exist")
     if path.suffix not in SUFFIXES:
         raise EaseError(f"weights file '{path}' has an unknown type; use one of {', '.join(SUFFIXES)}")
+    if _size(path) > LIMIT:
+        raise EaseError(f"weights file '{path}' is larger than {LIMIT // 2**30} GB; is it the right file?")
     try:
         if path.suffix == ".safetensors":
             return dict(load_file(path))

@@ -69,7 +69,10 @@ class Engine:
     ) -> list[float]:
         """Train `module` (images -> outputs) on these images; see `ease.engine.fit`. Mean loss per epoch."""
         with self.ledger.timing("train"):
-            return fit(self, module, loss, images, training, task=task, phase=phase, order=order)
+            losses = fit(self, module, loss, images, training, task=task, phase=phase, order=order)
+        if losses:
+            self.ledger.losses.append((losses[0], losses[-1]))
+        return losses
 
     def features(
         self,
@@ -84,9 +87,11 @@ class Engine:
             mine = np.arange(len(images))[self.fabric.global_rank :: self.fabric.world_size]
             size = max(1, self.batch_size // self.fabric.world_size)
             parts = []
-            for start in range(0, len(mine), size):
-                batch = mine[start : start + size]
-                parts.append(self._batch_features(images, batch, tunings, reading).cpu())
+            for start in range(0, max(1, len(mine)), size):
+                # A process without a share looks at one image for nothing: it must gather the same shapes.
+                batch = mine[start : start + size] if len(mine) else np.zeros(1, np.int64)
+                found = self._batch_features(images, batch, tunings, reading).cpu()
+                parts.append(found[:, : len(mine)])
                 advance(len(batch) * self.fabric.world_size)
             self.ledger.count(phase, len(images) * len(tunings))
             return self._gathered(parts, mine, len(images), len(tunings))
@@ -109,7 +114,7 @@ class Engine:
 
     def _gathered(self, parts: list[Tensor], mine: np.ndarray, total: int, subspaces: int) -> Tensor:
         """Every process's share put back in order. Shares are padded to one length; padding is dropped by position."""
-        local = torch.cat(parts, dim=1) if parts else torch.empty(subspaces, 0, self.backbone.dim)
+        local = torch.cat(parts, dim=1)
         world = self.fabric.world_size
         if world == 1:
             return local
@@ -133,6 +138,15 @@ class Engine:
 
     @contextmanager
     def one_writer(self) -> Iterator[bool]:
-        """True in the process that should write; the others wait until it has."""
-        yield self.is_main
-        self.fabric.barrier()
+        """True in the process that should write; the others wait until it has, and leave with it if it failed."""
+        failure: Exception | None = None
+        try:
+            yield self.is_main
+        except Exception as error:
+            failure = error
+        if self.fabric.world_size > 1:
+            failures = self.fabric.all_reduce(torch.tensor(float(failure is not None)), reduce_op="sum")
+            if failure is None and float(failures):
+                raise SystemExit(0)  # the process that failed speaks and gives the exit code
+        if failure is not None:
+            raise failure

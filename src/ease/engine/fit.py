@@ -12,8 +12,9 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
-from ease.engine.files import read_tensors, write_tensors
+from ease.engine.files import make_folder, read_tensors, write_tensors
 from ease.engine.randomness import counter, permutation, uniforms
+from ease.errors import EaseError
 from ease.streams.images import ImageSet, IntArray
 from ease.streams.transforms import DRAWS
 
@@ -27,7 +28,7 @@ Order = Callable[[int], IntArray]
 class Training(BaseModel):
     """How one thing is trained."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     epochs: int = Field(20, ge=0, description="passes over the task's images")
     lr: float = Field(0.01, gt=0, description="learning rate at the start")
@@ -116,6 +117,10 @@ def fit(
                 summed += float(value.detach()) * len(mine)
                 advance(len(batch))
             losses.append(_mean_over_processes(fabric, summed, len(visited)))
+            if not math.isfinite(losses[-1]):
+                raise EaseError(
+                    f"{label} diverged (its loss is {losses[-1]}): lower the rate with --set lr=..."
+                )
             engine.ledger.count("train", len(visited))
             with engine.one_writer() as writer:
                 if writer and path is not None:
@@ -143,7 +148,7 @@ def _save(path: Path, module: nn.Module, optimizer: Any, losses: list[float]) ->
             if isinstance(value, Tensor):
                 tensors[f"optimizer/{index}/{name}"] = value
     tensors["losses"] = torch.tensor(losses, dtype=torch.float64)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     write_tensors(path, tensors)
 
 

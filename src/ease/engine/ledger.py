@@ -18,6 +18,8 @@ class Ledger:
 
     passes: dict[Phase, int] = field(default_factory=lambda: dict.fromkeys(PHASES, 0))
     seconds: dict[Phase, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
+    losses: list[tuple[float, float]] = field(default_factory=list)
+    """Mean loss of the first and the last epoch of each training."""
     _timed: bool = False
 
     def count(self, phase: Phase, passes: int) -> None:

@@ -51,7 +51,7 @@ def complete(
     full = sample.new_zeros(len(subspaces), bank.classes, sample.shape[-1])
     for column, subspace in enumerate(subspaces):
         real = bank.with_real(subspace)
-        sources = real if references == "triangle" else [t for t in real if bank.own[t] == subspace]
+        sources = real if references == "triangle" else bank.learned_for(subspace)
         for task in range(bank.tasks):
             if task in real:
                 full[column, bank.rows(task)] = bank.cells[task, subspace]

@@ -71,6 +71,10 @@ class PrototypeBank:
         """The tasks that have real cells in this subspace."""
         return [task for task in range(self.tasks) if (task, subspace) in self.cells]
 
+    def learned_for(self, subspace: int) -> list[int]:
+        """The task this subspace was learned for. Later tasks may call it their own without having shaped it."""
+        return [self.own.index(subspace)]
+
     def gather(self, tasks: list[int], subspace: int) -> Tensor:
         """Real cells of these tasks in one subspace, [classes of the tasks, d]."""
         return torch.cat([self.cells[task, subspace] for task in tasks])

@@ -25,7 +25,7 @@ Files = dict[str, dict[str, Tensor]]
 class Settings(BaseModel):
     """Settings of a method without any."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 @dataclass(frozen=True)

@@ -183,11 +183,15 @@ class Ease(Learner):
     def weights(self) -> Tensor:
         """How much each subspace counts for each class, [S, C]: 1 for its own, alpha for others, beta for the PTM."""
         columns = torch.tensor(self.columns())
-        own = self.bank.own_of_class()
-        others = max(1, len(self.tunings) - 1)
-        share = self.settings.alpha / others if self.settings.reweight == "average" else self.settings.alpha
-        base = torch.where(columns == PTM, self.settings.beta, share)
-        return torch.where(columns[:, None] == own[None, :], 1.0, base[:, None])
+        is_own = columns[:, None] == self.bank.own_of_class()[None, :]
+        # As an extra subspace the PTM counts beta for every class. In use only because some class has no other, it is
+        # a subspace like all: then no class has more weight in total than another.
+        extra = (columns == PTM)[:, None] & self.settings.ptm
+        others = ~is_own & ~extra
+        share = self.settings.alpha * others.float()
+        if self.settings.reweight == "average":
+            share = share / others.sum(dim=0).clamp(min=1)
+        return share + is_own.float() + self.settings.beta * extra.float()
 
     def head(self, features: Tensor) -> Tensor:
         """Eq. 12, each subspace normalised on its own; Eq. 11 as one cosine when nothing is reweighted."""

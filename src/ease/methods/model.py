@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -70,18 +72,37 @@ def restore_learner(
     """The learner of the current generation, and its manifest."""
     generation = directory.load()
     manifest = generation.manifest
-    expected, found = manifest["backbone"], backbone_fields(engine.backbone)
-    if expected["weights_hash"] != found["weights_hash"]:
-        raise EaseError(
-            f"the model in {directory.path} was learned on another '{expected['name']}': its weights differ from "
-            f"those of '{found['name']}' here; give the file it was learned with (--weights)"
-        )
-    learner_type = find_method(manifest["method"])
-    learner = learner_type(engine, learner_type.Settings.model_validate(manifest["settings"]))
-    learner.load_state(generation.files, manifest["learner"])
-    if memory is not None:
-        memory.load_state(generation.files)
+    with making_sense(directory):
+        expected, found = manifest["backbone"], backbone_fields(engine.backbone)
+        if expected["weights_hash"] != found["weights_hash"]:
+            raise EaseError(
+                f"the model in {directory.path} was learned on another '{expected['name']}': its weights differ from "
+                f"those of '{found['name']}' here; give the file it was learned with (--weights)"
+            )
+        for key in ("input_size", "mean", "std", "interpolation"):
+            if expected[key] != found[key]:
+                raise EaseError(
+                    f"the model in {directory.path} was learned with {key} {expected[key]}, not {found[key]}"
+                )
+        learner_type = find_method(manifest["method"])
+        learner = learner_type(engine, learner_type.Settings.model_validate(manifest["settings"]))
+        learner.load_state(generation.files, manifest["learner"])
+        if memory is not None:
+            memory.load_state(generation.files)
     return learner, manifest
+
+
+@contextmanager
+def making_sense(directory: ModelDirectory) -> Iterator[None]:
+    """A manifest's checksum says that it is whole, not that it makes sense: it may be another version's, or forged."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError, RuntimeError) as error:
+        reason = " ".join(str(error).split())[:120]
+        raise EaseError(
+            f"the model in {directory.path} does not make sense ({type(error).__name__}: {reason}): "
+            "it is damaged or of another version of ease"
+        ) from error
 
 
 def open_model(
@@ -89,13 +110,15 @@ def open_model(
 ) -> tuple[Learner, dict[str, Any]]:
     """A saved model, ready to score images: its backbone is loaded as the manifest says."""
     directory = ModelDirectory(path)
-    spec = directory.manifest()["backbone"]
-    unnormalised = all(m == 0 for m in spec["mean"]) and all(s == 1 for s in spec["std"])
-    backbone = load_backbone(
-        spec["name"],
-        weights=weights,
-        input_size=spec["input_size"],
-        normalize="none" if unnormalised else "model",
-    )
+    manifest = directory.manifest()
+    with making_sense(directory):
+        spec = manifest["backbone"]
+        unnormalised = all(m == 0 for m in spec["mean"]) and all(s == 1 for s in spec["std"])
+        backbone = load_backbone(
+            spec["name"],
+            weights=weights,
+            input_size=spec["input_size"],
+            normalize="none" if unnormalised else "model",
+        )
     engine = Engine(backbone, Transforms(backbone.pixels), fabric=fabric, batch_size=batch_size)
     return restore_learner(directory, engine)

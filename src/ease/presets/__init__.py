@@ -30,7 +30,7 @@ def _content(name: str) -> dict[str, Any]:
 
 
 def preset_values(
-    name: str, method: str, dataset: str, protocol: str, backbone: str
+    method: str, name: str, dataset: str, protocol: str, backbone: str
 ) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
     """Run values, method settings, and notes where the preset has no row of its own for what was asked."""
     if name not in preset_list():

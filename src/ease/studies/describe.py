@@ -7,6 +7,7 @@ from typing import Any
 
 from ease.engine.store import ModelDirectory
 from ease.errors import EaseError
+from ease.methods.model import making_sense
 
 
 def model_directory(path: Path) -> ModelDirectory:
@@ -23,6 +24,11 @@ def describe_model(path: Path) -> dict[str, Any]:
     directory = model_directory(path)
     directory.verify()
     manifest = directory.manifest()
+    with making_sense(directory):
+        return _described(manifest)
+
+
+def _described(manifest: dict[str, Any]) -> dict[str, Any]:
     tasks: list[list[str]] = [[] for _ in manifest["learner"]["task_sizes"]]
     for entry in manifest["classes"]:
         tasks[entry["task"]].append(entry["name"])

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import io
 import platform
-import resource
 import shutil
 import sys
-from contextlib import nullcontext
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -19,7 +18,7 @@ from torch import Tensor
 
 import ease
 from ease.backbone.zoo import load_backbone
-from ease.config import RunConfig
+from ease.config import RunConfig, validated
 from ease.engine import files as durable
 from ease.engine.engine import Engine
 from ease.engine.features import FeatureStore
@@ -29,7 +28,7 @@ from ease.engine.progress import Progress, Quiet
 from ease.engine.store import ModelDirectory
 from ease.errors import EaseError
 from ease.methods.base import Learner
-from ease.methods.model import restore_learner, save_model
+from ease.methods.model import class_fields, restore_learner, save_model
 from ease.methods.registry import find_method
 from ease.streams import Stream, Task
 from ease.streams.datasets import load_dataset
@@ -83,6 +82,18 @@ class Folder:
     def logits(self, number: int) -> Path:
         return self.path / "stages" / f"{number:04d}.npz"
 
+    def check_free(self) -> None:
+        """Refuse to start where something lies; what a start that was killed at once has left does not count."""
+        if not self.path.exists():
+            return
+        mine = {".lock", self.model.name}
+        found = list(self.path.iterdir()) if self.path.is_dir() else [self.path]
+        if any(p.name not in mine and not p.name.startswith(".run.json.tmp-") for p in found):
+            hint = "continue it with --resume" if self.config.exists() else "choose another folder"
+            raise EaseError(f"{self.path} is not empty: {hint}")
+        if ModelDirectory(self.model).exists:
+            raise EaseError(f"{self.path} holds a model: choose another folder")
+
     def tidy(self) -> None:
         """Remove what only an unfinished run needs, and what a crash left."""
         for part in (self.checkpoints, self.features, self.path / "stages"):
@@ -116,7 +127,14 @@ def make_tasks(config: RunConfig) -> tuple[Stream, list[str]]:
     order = None
     if config.class_order is not None:
         order = order_from_file(Path(config.class_order), data.class_names)
-    return make_stream(data, config.protocol, config.seed, order), list(data.notes)
+    stream = make_stream(data, config.protocol, config.seed, order)
+    for task in stream.tasks:
+        if not len(task.test):
+            names = ", ".join(task.names)
+            raise EaseError(
+                f"task {task.index + 1} of '{config.dataset}' ({names}) has no test image: add some"
+            )
+    return stream, list(data.notes)
 
 
 def start_run(
@@ -124,9 +142,7 @@ def start_run(
 ) -> dict[str, Any]:
     """Run from the beginning into a new or empty folder and return the record."""
     folder = Folder(out)
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        hint = "continue it with --resume" if folder.config.exists() else "choose another folder"
-        raise EaseError(f"{out} is not empty: {hint}")
+    folder.check_free()
     return _Run(config, folder, notes, progress or Quiet(), fresh=True).finish()
 
 
@@ -139,7 +155,9 @@ def resume_run(out: Path, progress: Progress | None = None) -> dict[str, Any]:
         folder.tidy()
         return dict(durable.read_json(folder.record))
     stored = durable.read_json(folder.config)
-    config = RunConfig.model_validate(stored["config"])
+    if not isinstance(stored, dict) or not isinstance(stored.get("notes"), list):
+        raise EaseError(f"{folder.config} is damaged: start again in a new folder")
+    config = validated(RunConfig, stored.get("config"), str(folder.config))
     return _Run(config, folder, stored["notes"], progress or Quiet(), fresh=False).finish()
 
 
@@ -149,14 +167,15 @@ class _Run:
     def __init__(
         self, config: RunConfig, folder: Folder, notes: list[str], progress: Progress, fresh: bool
     ) -> None:
-        self.config, self.folder = config, folder
-        fabric = make_fabric(config)
-        self.progress: Progress = progress if fabric.global_rank == 0 else Quiet()
+        self.config, self.folder, self.fresh = config, folder, fresh
+        # What the user may have got wrong is found before other processes are started.
         backbone = load_backbone(
             config.backbone, weights=config.weights, input_size=config.input_size, normalize=config.normalize
         )
         self.stream, found = make_tasks(config)
         self.notes = [*notes, *found] if fresh else notes
+        fabric = make_fabric(config)
+        self.progress: Progress = progress if fabric.global_rank == 0 else Quiet()
         transforms = Transforms(backbone.pixels, self.stream.augmentation)
         self.engine = Engine(
             backbone,
@@ -174,10 +193,6 @@ class _Run:
             FeatureStore(folder.features, config.feature_memory * 2**20, writes=self.engine.is_main)
         )
         fabric.barrier()  # nobody writes before everybody has read
-        if fresh and self.engine.is_main:
-            durable.make_folder(folder.path)
-            durable.write_json(folder.config, {"config": config.model_dump(mode="json"), "notes": self.notes})
-        fabric.barrier()
 
     def _make_memory(self) -> Memory | None:
         if find_method(self.config.method).kind != "exemplar-based":
@@ -188,7 +203,12 @@ class _Run:
 
     def _make_learner(self) -> Learner:
         if self.directory.exists:
-            learner = restore_learner(self.directory, self.engine, self.memory)[0]
+            learner, manifest = restore_learner(self.directory, self.engine, self.memory)
+            if manifest["classes"] != class_fields(self.stream, len(learner.task_sizes)):
+                raise EaseError(
+                    f"the data of {self.folder.path} changed since the run began: its classes or image counts are not "
+                    "those of the model; restore the data or start again in a new folder"
+                )
             for task in self.stream.tasks[: len(learner.task_sizes)]:
                 learner.revisit(task)
             return learner
@@ -198,8 +218,11 @@ class _Run:
     def finish(self) -> dict[str, Any]:
         """Do what is left to do. Nobody else can work on the same run meanwhile."""
         title = f"{self.config.method} on {self.config.dataset}"
-        alone = self.directory.writing() if self.engine.is_main else nullcontext()
-        with alone, self.progress.bar(title, len(self.stream)) as advance:
+        with ExitStack() as alone, self.progress.bar(title, len(self.stream)) as advance:
+            with self.engine.one_writer() as writer:
+                if writer:
+                    alone.enter_context(self.directory.writing())
+                    self._begin()
             for task in self.stream.tasks:
                 if len(self.learner.task_sizes) <= task.index:
                     self._learn(task)
@@ -208,13 +231,19 @@ class _Run:
                 advance(1)
             return self._record()
 
+    def _begin(self) -> None:
+        if self.fresh:
+            self.folder.check_free()  # again: another run may have taken the folder meanwhile
+            config = self.config.model_dump(mode="json")
+            durable.write_json(self.folder.config, {"config": config, "notes": self.notes})
+
     def _learn(self, task: Task) -> None:
         self.engine.ledger = Ledger()
         self.learner.learn(task, self.memory)
         with self.engine.one_writer() as writer:
             if writer:
                 spent = asdict(self.engine.ledger)
-                progress = {"stage": task.index + 1, "passes": spent["passes"], "seconds": spent["seconds"]}
+                progress = {"stage": task.index + 1, **{k: spent[k] for k in ("passes", "seconds", "losses")}}
                 save_model(self.directory, self.learner, self.stream, self.memory, progress)
                 shutil.rmtree(self.folder.checkpoints, ignore_errors=True)
 
@@ -237,6 +266,7 @@ class _Run:
             "passes": {**learned["passes"], "evaluation": planned},
             "repeated": max(0, self.evaluator.computed - before - planned),
             "seconds": {**learned["seconds"], "evaluation": self.engine.ledger.seconds["evaluation"]},
+            "losses": learned["losses"],
             "needed": needed,
             "costs": asdict(self.learner.costs()),
         }
@@ -275,6 +305,7 @@ class _Run:
         passes = {phase: sum(stage["passes"][phase] for stage in stages) for phase in PHASES}
         seconds = {phase: round(sum(stage["seconds"][phase] for stage in stages), 3) for phase in PHASES}
         costs = stages[-1]["costs"]
+        self.engine.fabric.barrier()  # nobody tidies before everybody has read
         record: dict[str, Any] = {
             "format": RECORD_FORMAT,
             "method": self.config.method,
@@ -297,7 +328,8 @@ class _Run:
             "classes": list(self.stream.class_names),
             "config": self.config.model_dump(mode="json"),
             "versions": versions(),
-            "notes": self.notes,
+            "training_loss": [stage["losses"] for stage in stages],
+            "notes": [*self.notes, *_divergences(stages)],
         }
         with self.engine.one_writer() as writer:
             if writer:
@@ -317,8 +349,25 @@ class _Run:
         durable.write_atomic(self.folder.predictions, buffer.getvalue())
 
 
+def _divergences(stages: list[dict[str, Any]]) -> list[str]:
+    """A training that ended worse than it began spoils a stage; whoever reads the figures should know."""
+    return [
+        f"task {stage['stage']} ended its training with a higher loss than it began with "
+        f"({last:.3g} > {first:.3g}): try a lower rate"
+        for stage in stages
+        for first, last in stage["losses"]
+        if last > first
+    ]
+
+
 def peak_memory() -> int:
-    """Bytes of memory this process has held at most."""
+    """Bytes of memory this process has held at most: the GPU's where there is one in use, else the machine's."""
+    if torch.cuda.is_available() and torch.cuda.max_memory_allocated():
+        return torch.cuda.max_memory_allocated()
+    try:
+        import resource
+    except ImportError:  # not on Windows
+        return 0
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return int(peak if sys.platform == "darwin" else peak * 1024)
 

@@ -51,12 +51,19 @@ def file_digest(path: Path) -> str:
         raise _refusal(path, error) from error
 
 
+def _upright(image: Image.Image) -> Image.Image:
+    """Turned as its EXIF says. Broken EXIF is no reason to refuse a picture that can be seen."""
+    try:
+        return ImageOps.exif_transpose(image)
+    except Exception:  # Pillow's EXIF reader raises almost anything
+        return image
+
+
 def load_image(path: Path) -> Tensor:
     """Decode a file: turned upright as its EXIF says, alpha over white. uint8 RGB [3, H, W]."""
     try:
         with _open(path) as image:
-            upright = ImageOps.exif_transpose(image)
-            pixels = np.array(_rgb(upright), dtype=np.uint8)
+            pixels = np.array(_rgb(_upright(image)), dtype=np.uint8)
     except _CANNOT as error:
         raise _refusal(path, error) from error
     return torch.from_numpy(np.ascontiguousarray(pixels.transpose(2, 0, 1)))
