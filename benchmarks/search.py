@@ -41,11 +41,14 @@ def grid(**values: list[Any]) -> list[dict[str, Any]]:
     return [dict(zip(values, each, strict=True)) for each in itertools.product(*values.values())]
 
 
-# Eight candidates for each method that trains. Epochs and batch size are what a demo of six minutes can afford.
+# Twelve candidates for each method that trains. Epochs and batch size are what a demo of six minutes can afford.
 _COMMON: dict[str, list[Any]] = {"epochs": [4], "batch_size": [16]}
 CANDIDATES: dict[str, list[dict[str, Any]]] = {
-    "ease": grid(**_COMMON, sigma=[10.0, 20.0], lr=[0.05, 0.1, 0.2, 0.4]),
-    "finetune": grid(**_COMMON, schedule=["constant", "cosine"], lr=[0.001, 0.003, 0.01, 0.03]),
+    "ease": [
+        *grid(**_COMMON, sigma=[10.0, 20.0], lr=[0.05, 0.1, 0.2, 0.4]),
+        *grid(**_COMMON, sigma=[10.0, 20.0], lr=[0.1, 0.2], ptm=[True]),
+    ],
+    "finetune": grid(**_COMMON, schedule=["constant", "cosine"], lr=[0.001, 0.002, 0.003, 0.005, 0.01, 0.03]),
     "simplecil": [{}],
 }
 
