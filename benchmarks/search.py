@@ -133,7 +133,8 @@ def markdown(found: list[dict[str, Any]], args: argparse.Namespace, data: Datase
         "",
         f"Backbone `{args.backbone}`. First {TASKS} tasks of the class orders of seeds {args.seeds}: {len(data.train)} "
         f"training images, scored on {len(data.test)} images held out of the training data. Scoring looks at no test "
-        "image; how this rule came about is told in demo/README.md. The mean over stages and orders decides; among candidates within one standard error of the best the "
+        "image; how this rule came about is told in demo/README.md. The mean over stages and orders decides; "
+        "among candidates within one standard error of the best the "
         "smallest rate is taken (bold), since a rate at the edge may fail in a task the search has not seen.",
         "",
         "| method | settings | mean % | last % | by seed |",
