@@ -109,31 +109,51 @@ def run(
 
 
 @app.command()
+def study(
+    name: Annotated[
+        str, typer.Argument(help="One of 'ease studies', or a YAML file with about, run and rows.")
+    ],
+    out: Annotated[Path, typer.Option(help="Folder for the runs and the comparison.")],
+    methods: Annotated[
+        str | None, typer.Option(help="Only these, separated by commas.", metavar="A,B,...")
+    ] = None,
+    seeds: Annotated[str | None, typer.Option(help="Separated by commas.", metavar="N,N,...")] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Runs at a time; they share the cores.")] = 1,
+    data_root: Annotated[Path | None, typer.Option(help="The dataset's folder.")] = None,
+    weights: Weights = None,
+    sets: Sets = None,
+    as_json: Json = False,
+) -> None:
+    """Run many methods on one stream: one table, one plot, one page. Repeat the command to go on where it stopped."""
+    from ease.engine.progress import Bars
+    from ease.studies.study import load_study, run_study
+
+    options = {"data_root": _text(data_root), "weights": _text(weights)}
+    cells = load_study(name).cells(_parts(methods), _numbers(seeds), options, sets or [])
+    table, written = run_study(cells, out, jobs, Bars())
+    if as_json:
+        _print_json([record for row in table.rows for record in row.series.records])
+        return
+    _console().print(table.rich())
+    typer.echo(f"wrote {', '.join(str(path) for path in written)}")
+
+
+@app.command()
 def report(
     folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Folders of finished runs.")],
     out: Annotated[Path, typer.Option(help="Folder for the report and the plot.")],
     as_json: Json = False,
 ) -> None:
     """Compare finished runs: a table here, a plot and an HTML page in a folder."""
-    from ease.engine.files import make_folder, write_atomic
-    from ease.studies.plots import accuracy_curves, save
-    from ease.studies.report import write_report
-    from ease.studies.tables import comparison
+    from ease.studies.study import write_comparison
 
     records = [_record(folder) for folder in folders]
-    make_folder(out)
-    plots = save(accuracy_curves(records), out / "accuracy")
-    page = write_report(records, out / "report.html")
-    table = comparison(records)
-    write_atomic(out / "table.md", table.markdown().encode())
-    write_atomic(out / "table.csv", table.csv().encode())
+    table, written = write_comparison(records, out)
     if as_json:
         _print_json(records)
         return
     _console().print(table.rich())
-    typer.echo(
-        f"wrote {', '.join(str(path) for path in [page, *plots, out / 'table.md', out / 'table.csv'])}"
-    )
+    typer.echo(f"wrote {', '.join(str(path) for path in written)}")
 
 
 @app.command("eval")
@@ -252,6 +272,14 @@ def backbones(as_json: Json = False) -> None:
 
 
 @app.command()
+def studies(as_json: Json = False) -> None:
+    """List the studies."""
+    from ease.studies.study import study_list
+
+    _list([{"name": name, "about": about} for name, about in study_list().items()], as_json)
+
+
+@app.command()
 def presets(as_json: Json = False) -> None:
     """List the presets."""
     from ease.presets import preset_list
@@ -274,6 +302,22 @@ def _list(rows: list[dict[str, Any]], as_json: bool) -> None:
     for row in rows:
         table.add_row(*(Text(str(value)) for value in row.values()))  # brackets are no markup
     _console().print(table)
+
+
+def _text(path: Path | None) -> str | None:
+    return None if path is None else str(path)
+
+
+def _parts(text: str | None) -> list[str]:
+    return [part.strip() for part in (text or "").split(",") if part.strip()]
+
+
+def _numbers(text: str | None) -> list[int]:
+    parts = _parts(text)
+    for part in parts:
+        if not part.isdecimal():
+            raise EaseError(f"'{part}' is no seed: give whole numbers, such as --seeds 1993,1994")
+    return [int(part) for part in parts]
 
 
 def _record(folder: Path) -> dict[str, Any]:

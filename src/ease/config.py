@@ -67,7 +67,7 @@ def resolve(
     """
     values: dict[str, Any] = {}
     single = dict(_parse_set(text) for text in sets)
-    sources = [_of_file(file) if file is not None else {}, options or {}, {"preset": preset}, single]
+    sources = [read_yaml(file) if file is not None else {}, options or {}, {"preset": preset}, single]
     for source in sources:  # a method's own settings may stand at the top or under `settings`
         nested = source.get("settings") or {}
         if not isinstance(nested, Mapping):
@@ -127,7 +127,8 @@ def _number(value: Any) -> Any:
     return value
 
 
-def _of_file(path: Path) -> dict[str, Any]:
+def read_yaml(path: Path) -> dict[str, Any]:
+    """A YAML file of `key: value` lines, which may come from anywhere: no objects, no more than 1 MB."""
     if not path.is_file():
         raise EaseError(f"config file {path} does not exist: check the path")
     if path.stat().st_size > 2**20:

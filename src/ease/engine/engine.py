@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from ease.backbone.vit import Reading
 from ease.engine.fit import Order, Training, fit
 from ease.engine.ledger import Ledger, Phase
 from ease.engine.progress import Progress, Quiet
+from ease.engine.trainings import Finished, Trainings, training_key
 from ease.streams import ImageSet
 from ease.streams.transforms import Transforms
 
@@ -30,6 +31,7 @@ class Engine:
         fabric: a launched Lightning Fabric; a single CPU process when None.
         batch_size: images per batch where no gradient is needed; over all processes.
         checkpoints: where an unfinished training leaves its last epoch; nowhere when None.
+        trainings: finished trainings that may be taken over, and where new ones are put; none when None.
     """
 
     def __init__(
@@ -41,6 +43,7 @@ class Engine:
         fabric: Any = None,
         batch_size: int = 64,
         checkpoints: Path | None = None,
+        trainings: Trainings | None = None,
         progress: Progress | None = None,
     ) -> None:
         if fabric is None:
@@ -53,6 +56,7 @@ class Engine:
         self.seed = seed
         self.batch_size = batch_size
         self.checkpoints = checkpoints
+        self.trainings = trainings
         self.progress: Progress = progress or Quiet()
         self.ledger = Ledger()
 
@@ -66,13 +70,48 @@ class Engine:
         task: int,
         phase: str = "train",
         order: Order | None = None,
+        known_by: Mapping[str, Any] | None = None,
     ) -> list[float]:
-        """Train `module` (images -> outputs) on these images; see `ease.engine.fit`. Mean loss per epoch."""
+        """Train `module` (images -> outputs) on these images; see `ease.engine.fit`. Mean loss per epoch.
+
+        A training that says what it is `known_by` (as JSON: whatever decides its result besides the module's tensors,
+        the images and the settings of the training itself) can be taken over from a run that did the same.
+        """
+        key = None
+        if self.trainings is not None and known_by is not None and order is None:
+            key = training_key(module, images, training, {**self._circumstances(task, phase), **known_by})
+            kept = self.trainings.find(key)
+            if kept is not None:
+                module.load_state_dict(kept.tensors)
+                module.to(self.fabric.device).eval()
+                self.ledger.take_over(kept.seconds, len(kept.losses) * len(images))
+                self._note(kept.losses)
+                return kept.losses
+        before = self.ledger.seconds["train"]
         with self.ledger.timing("train"):
             losses = fit(self, module, loss, images, training, task=task, phase=phase, order=order)
+        self._note(losses)
+        if self.trainings is not None and key is not None:
+            spent = self.ledger.seconds["train"] - before
+            with self.one_writer() as writer:
+                if writer:
+                    self.trainings.keep(key, Finished(module.state_dict(), losses, spent))
+        return losses
+
+    def _circumstances(self, task: int, phase: str) -> dict[str, Any]:
+        return {
+            "backbone": self.backbone.weights_hash,
+            "transforms": self.transforms.id,
+            "precision": str(self.fabric.strategy.precision.precision),
+            "processes": self.fabric.world_size,
+            "seed": self.seed,
+            "task": task,
+            "phase": phase,
+        }
+
+    def _note(self, losses: list[float]) -> None:
         if losses:
             self.ledger.losses.append((losses[0], losses[-1]))
-        return losses
 
     def features(
         self,

@@ -20,11 +20,19 @@ class Ledger:
     seconds: dict[Phase, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
     losses: list[tuple[float, float]] = field(default_factory=list)
     """Mean loss of the first and the last epoch of each training."""
+    reused: int = 0
+    """Training passes that were taken over from another run instead of being made."""
     _timed: bool = False
 
     def count(self, phase: Phase, passes: int) -> None:
         """Note passes that were made."""
         self.passes[phase] += passes
+
+    def take_over(self, seconds: float, passes: int) -> None:
+        """Book a training that another run has made, as it was made."""
+        self.passes["train"] += passes
+        self.seconds["train"] += seconds
+        self.reused += passes
 
     @contextmanager
     def timing(self, phase: Phase) -> Iterator[None]:

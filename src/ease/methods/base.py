@@ -151,3 +151,7 @@ class TunedHead(nn.Module):
     def forward(self, pixels: Tensor) -> Tensor:
         """[N, 3, s, s] -> [N, classes]."""
         return self.head(self._frozen[0].forward(pixels, self.tuning))
+
+    def known_by(self, loss: str) -> dict[str, Any]:
+        """What decides the result of training it besides its tensors, for `Engine.fit`."""
+        return {"loss": loss, "tuning": [self.tuning.kind, self.tuning.config()]}

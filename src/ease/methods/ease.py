@@ -129,7 +129,10 @@ class Ease(Learner):
         def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
             return F.cross_entropy(logits, labels - first)
 
-        self.engine.fit(module, cross_entropy, task.train, self._training(task), task=task.index, order=order)
+        known_by, training = module.known_by("cross-entropy"), self._training(task)
+        self.engine.fit(
+            module, cross_entropy, task.train, training, task=task.index, order=order, known_by=known_by
+        )
         return module.tuning.freeze()
 
     def new_subspace(self, task: Task) -> TunedHead:

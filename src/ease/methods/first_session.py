@@ -63,7 +63,10 @@ class FirstSession(Learner):
         tuning = build_tuning(self.tuning, self.backbone.shape, config, draw, self.backbone.vit)
         head = CosineHead(self.backbone.dim, len(task.classes), self.settings.sigma, draw)
         module = TunedHead(self.backbone, tuning, head)
-        self.engine.fit(module, F.cross_entropy, task.train, self.settings, task=task.index)
+        known_by = module.known_by("cross-entropy")
+        self.engine.fit(
+            module, F.cross_entropy, task.train, self.settings, task=task.index, known_by=known_by
+        )
         return tuning
 
     def _keep(self, tuning: Tuning) -> None:

@@ -26,6 +26,7 @@ from ease.engine.ledger import PHASES, Ledger
 from ease.engine.memory import Memory
 from ease.engine.progress import Progress, Quiet
 from ease.engine.store import ModelDirectory
+from ease.engine.trainings import Trainings
 from ease.errors import EaseError
 from ease.methods.base import Learner
 from ease.methods.model import class_fields, restore_learner, save_model
@@ -138,16 +139,30 @@ def make_tasks(config: RunConfig) -> tuple[Stream, list[str]]:
 
 
 def start_run(
-    config: RunConfig, out: Path, notes: list[str], progress: Progress | None = None
+    config: RunConfig,
+    out: Path,
+    notes: list[str],
+    progress: Progress | None = None,
+    *,
+    shelf: Path | None = None,
 ) -> dict[str, Any]:
-    """Run from the beginning into a new or empty folder and return the record."""
+    """Run from the beginning into a new or empty folder and return the record.
+
+    Args:
+        config: what to run.
+        out: the folder.
+        notes: what the record's reader should know of the configuration.
+        progress: where to show it.
+        shelf: a folder shared with other runs. Trainings and test features found there are taken over, new ones are
+            put there.
+    """
     folder = Folder(out)
     folder.check_free()
-    return _Run(config, folder, notes, progress or Quiet(), fresh=True).finish()
+    return _Run(config, folder, notes, progress or Quiet(), fresh=True, shelf=shelf).finish()
 
 
-def resume_run(out: Path, progress: Progress | None = None) -> dict[str, Any]:
-    """Continue an interrupted run; a finished one is only read."""
+def resume_run(out: Path, progress: Progress | None = None, *, shelf: Path | None = None) -> dict[str, Any]:
+    """Continue an interrupted run; a finished one is only read. For `shelf` see `start_run`."""
     folder = Folder(out)
     if not folder.config.exists():
         raise EaseError(f"{out} holds no run to resume: it has no run.json")
@@ -158,14 +173,20 @@ def resume_run(out: Path, progress: Progress | None = None) -> dict[str, Any]:
     if not isinstance(stored, dict) or not isinstance(stored.get("notes"), list):
         raise EaseError(f"{folder.config} is damaged: start again in a new folder")
     config = validated(RunConfig, stored.get("config"), str(folder.config))
-    return _Run(config, folder, stored["notes"], progress or Quiet(), fresh=False).finish()
+    return _Run(config, folder, stored["notes"], progress or Quiet(), fresh=False, shelf=shelf).finish()
 
 
 class _Run:
     """One run from its first stage, or from where it stopped, to its record."""
 
     def __init__(
-        self, config: RunConfig, folder: Folder, notes: list[str], progress: Progress, fresh: bool
+        self,
+        config: RunConfig,
+        folder: Folder,
+        notes: list[str],
+        progress: Progress,
+        fresh: bool,
+        shelf: Path | None = None,
     ) -> None:
         self.config, self.folder, self.fresh = config, folder, fresh
         # What the user may have got wrong is found before other processes are started.
@@ -184,13 +205,15 @@ class _Run:
             fabric=fabric,
             batch_size=config.eval_batch_size,
             checkpoints=folder.checkpoints,
+            trainings=None if shelf is None else Trainings(shelf / "trainings"),
             progress=self.progress,
         )
         self.directory = ModelDirectory(folder.model)
         self.memory = self._make_memory()
         self.learner = self._make_learner()
+        features = folder.features if shelf is None else shelf / "features"
         self.evaluator = Evaluator(
-            FeatureStore(folder.features, config.feature_memory * 2**20, writes=self.engine.is_main)
+            FeatureStore(features, config.feature_memory * 2**20, writes=self.engine.is_main)
         )
         fabric.barrier()  # nobody writes before everybody has read
 
@@ -243,7 +266,10 @@ class _Run:
         with self.engine.one_writer() as writer:
             if writer:
                 spent = asdict(self.engine.ledger)
-                progress = {"stage": task.index + 1, **{k: spent[k] for k in ("passes", "seconds", "losses")}}
+                progress = {
+                    "stage": task.index + 1,
+                    **{k: spent[k] for k in ("passes", "seconds", "losses", "reused")},
+                }
                 save_model(self.directory, self.learner, self.stream, self.memory, progress)
                 shutil.rmtree(self.folder.checkpoints, ignore_errors=True)
 
@@ -265,6 +291,7 @@ class _Run:
             "score": asdict(score),
             "passes": {**learned["passes"], "evaluation": planned},
             "repeated": max(0, self.evaluator.computed - before - planned),
+            "reused": learned.get("reused", 0),
             "seconds": {**learned["seconds"], "evaluation": self.engine.ledger.seconds["evaluation"]},
             "losses": learned["losses"],
             "needed": needed,
@@ -321,6 +348,7 @@ class _Run:
             },
             "forward_passes": passes,
             "passes_repeated": sum(stage["repeated"] for stage in stages),
+            "passes_reused": sum(stage["reused"] for stage in stages),
             "seconds": {**seconds, "total": round(sum(seconds.values()), 3)},
             "peak_memory": peak_memory(),
             "test_images": [score.count for score in scores],

@@ -1,0 +1,1 @@
+"""Studies as data: which methods, in which settings, on which stream."""

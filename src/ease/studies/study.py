@@ -1,0 +1,121 @@
+"""A study: methods side by side on one stream, as a data file -> one table, one plot, one report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field
+
+from ease.config import RunConfig, read_yaml, resolve, validated
+from ease.engine.files import make_folder, write_atomic
+from ease.engine.progress import Progress
+from ease.errors import unknown
+from ease.methods.registry import find_method
+from ease.studies.grid import Cell, Grid
+from ease.studies.plots import accuracy_curves, save
+from ease.studies.report import write_report
+from ease.studies.series import Record
+from ease.studies.tables import Table, comparison
+
+_PLANS = "ease.studies.plans"
+
+
+class Row(BaseModel):
+    """One method, and the settings in which this row differs from the study's."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    method: str
+    set: dict[str, Any] = Field(default_factory=dict)
+
+
+class Study(BaseModel):
+    """What to run: values for all rows, and the rows."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    about: str
+    run: dict[str, Any] = Field(default_factory=dict)
+    rows: list[Row] = Field(min_length=1)
+
+    def cells(
+        self,
+        methods: Sequence[str] = (),
+        seeds: Sequence[int] = (),
+        options: Mapping[str, Any] | None = None,
+        sets: Sequence[str] = (),
+    ) -> list[Cell]:
+        """Every row for every seed.
+
+        Args:
+            methods: only these; all of them if empty.
+            seeds: the configuration's own if empty.
+            options: values that win over the study's; None means not given.
+            sets: `key=value` settings that win over everything, for the methods that have them.
+        """
+        known = [row.method for row in self.rows]
+        wanted = [find_method(name).name for name in methods]
+        for name in wanted:
+            if name not in known:
+                raise unknown("method in this study", name, known)
+        rows = [row for row in self.rows if not wanted or row.method in wanted]
+        strays = [text for text in sets if not any(_applies(text, row.method) for row in rows)]
+        cells = []
+        for row in rows:
+            own = [text for text in sets if text in strays or _applies(text, row.method)]
+            for seed in seeds or (None,):
+                given = [self.run, options or {}, {"seed": seed}, row.set, {"method": row.method}]
+                merged = {k: v for part in given for k, v in part.items() if v is not None}
+                cells.append(Cell(*resolve(merged, sets=own)))
+        return cells
+
+
+def _applies(setting: str, method: str) -> bool:
+    key = setting.partition("=")[0].strip().replace("-", "_")
+    return key in RunConfig.model_fields or key in find_method(method).Settings.model_fields
+
+
+def study_list() -> dict[str, str]:
+    """The studies that come with the package, with one line each."""
+    return {name: load_study(name).about for name in _names()}
+
+
+def _names() -> list[str]:
+    plans = (plan.name for plan in files(_PLANS).iterdir())
+    return sorted(name.removesuffix(".yaml") for name in plans if name.endswith(".yaml"))
+
+
+def load_study(name: str) -> Study:
+    """A study by name, or from a YAML file of your own."""
+    if name.endswith((".yaml", ".yml")):
+        return validated(Study, read_yaml(Path(name)), f"study {name}")
+    plan = files(_PLANS) / f"{name}.yaml"
+    if not plan.is_file():
+        raise unknown("study", name, _names())
+    return validated(Study, yaml.safe_load(plan.read_text(encoding="utf-8")), f"study {name}")
+
+
+def run_study(
+    cells: Sequence[Cell], out: Path, jobs: int = 1, progress: Progress | None = None
+) -> tuple[Table, list[Path]]:
+    """Finish every cell and write the comparison. The same call goes on where another was interrupted."""
+    grid = Grid(out)
+    grid.run(cells, jobs, progress)
+    records = [record for cell in cells if (record := grid.record(cell)) is not None]
+    return write_comparison(records, out)
+
+
+def write_comparison(records: Sequence[Record], out: Path) -> tuple[Table, list[Path]]:
+    """Table (Markdown, CSV, LaTeX), plot and page of these records in a folder."""
+    make_folder(out)
+    table = comparison(records)
+    written = [write_report(list(records), out / "report.html")]
+    written += save(accuracy_curves(records), out / "accuracy")
+    for suffix, text in (("md", table.markdown()), ("csv", table.csv()), ("tex", table.latex())):
+        written.append(out / f"table.{suffix}")
+        write_atomic(written[-1], text.encode())
+    return table, written

@@ -1,0 +1,110 @@
+"""A grid: each cell once, whatever happens in between; what trains the same trains once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ease.config import resolve
+from ease.errors import EaseError
+from ease.studies import grid as grid_module
+from ease.studies.grid import Cell, Grid
+from ease.studies.run import start_run
+
+QUICK = {"dataset": "digits", "protocol": "B0 Inc5", "limit_per_class": 6, "input_size": 16}
+MAY_DIFFER = ("seconds", "peak_memory", "passes_repeated", "passes_reused", "versions")
+
+
+def cell(method: str = "ease", shares: str | None = None, **options: Any) -> Cell:
+    given = {**QUICK, "method": method, **options}
+    if method == "ease":
+        given = {"epochs": 1, "rank": 4, **given}
+    return Cell(*resolve(given), shares=shares)
+
+
+def comparable(record: dict[str, Any] | None) -> dict[str, Any]:
+    assert record is not None
+    return {key: value for key, value in record.items() if key not in MAY_DIFFER}
+
+
+def test_a_finished_cell_is_never_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    grid = Grid(tmp_path)
+    grid.run([cell("simplecil")])
+
+    def fail(*args: Any, **kwargs: Any) -> None:
+        raise AssertionError("it was run again")
+
+    monkeypatch.setattr(grid_module, "start_run", fail)
+    monkeypatch.setattr(grid_module, "resume_run", fail)
+    grid.run([cell("simplecil"), cell("simplecil", feature_memory=1)])
+
+
+def test_cells_that_differ_in_anything_have_different_names() -> None:
+    cells = [
+        cell(),
+        cell(alpha=0.3),
+        cell(seed=7),
+        cell(protocol="B0 Inc2"),
+        cell("simplecil"),
+        cell(epochs=2),
+    ]
+    assert len({each.name for each in cells}) == len(cells)
+
+
+def test_an_interrupted_grid_goes_on_and_comes_to_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cells = [cell("simplecil"), cell()]
+    whole, broken = Grid(tmp_path / "whole"), Grid(tmp_path / "broken")
+    whole.run(cells)
+
+    def interrupted(*args: Any, **kwargs: Any) -> dict[str, Any]:
+        if args[0].method == "ease":
+            raise KeyboardInterrupt
+        return start_run(*args, **kwargs)
+
+    monkeypatch.setattr(grid_module, "start_run", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        broken.run(cells)
+    assert broken.record(cells[0]) is not None
+    assert broken.record(cells[1]) is None
+    monkeypatch.undo()
+    broken.run(cells)
+    assert [comparable(broken.record(c)) for c in cells] == [comparable(whole.record(c)) for c in cells]
+
+
+def test_several_processes_find_what_one_finds(tmp_path: Path) -> None:
+    cells = [cell("simplecil"), cell(), cell("simplecil", seed=7)]
+    one, two = Grid(tmp_path / "one"), Grid(tmp_path / "two")
+    one.run(cells)
+    two.run(cells, jobs=2)
+    assert [comparable(two.record(c)) for c in cells] == [comparable(one.record(c)) for c in cells]
+
+
+def test_a_cell_that_fails_does_not_stop_the_others(tmp_path: Path) -> None:
+    grid, bad, good = (
+        Grid(tmp_path),
+        cell("simplecil", data_root="nowhere", dataset="folder"),
+        cell("simplecil"),
+    )
+    with pytest.raises(EaseError, match=r"1 of 2 cells failed; the first, simplecil-folder.*nowhere"):
+        grid.run([bad, good])
+    assert grid.record(good) is not None
+
+
+def test_cells_that_share_train_once_and_find_what_they_would_alone(tmp_path: Path) -> None:
+    values = (0.01, 0.1, 0.5)
+    shared, alone = Grid(tmp_path / "shared"), Grid(tmp_path / "alone")
+    sharing = [cell(alpha=alpha, shares="rank 4") for alpha in values]
+    lonely = [cell(alpha=alpha) for alpha in values]
+    shared.run(sharing)
+    alone.run(lonely)
+    ours, theirs = [shared.record(c) for c in sharing], [alone.record(c) for c in lonely]
+    assert [comparable(record) for record in ours] == [comparable(record) for record in theirs]
+    assert all(record is not None for record in ours)
+    trained = [record["forward_passes"]["train"] - record["passes_reused"] for record in ours if record]
+    assert trained == [60, 0, 0]
+    assert all(record["passes_reused"] == 0 for record in theirs if record)
+    assert len(list((tmp_path / "shared" / "shelf" / "trainings").iterdir())) == 2  # one for each task
