@@ -34,6 +34,8 @@ class RunConfig(BaseModel):
     seed: int = Field(1993, ge=0, lt=2**32)
     class_order: str | None = Field(None, description="file with the order of the classes")
     limit_per_class: int | None = Field(None, ge=1, description="images per class, for quick looks")
+    limit_test: int | None = Field(None, ge=1, description="test images per class, where fewer are wanted")
+    limit_classes: int | None = Field(None, ge=1, description="use only the dataset's first classes")
     download: bool = Field(False, description="allow fetching the dataset, where it can be")
     unreadable: Literal["refuse", "skip"] = Field("refuse", description="what to do about damaged images")
     exemplars: Annotated[int, Field(ge=1)] | Literal["all"] = Field(

@@ -230,3 +230,12 @@ def test_resuming_a_finished_run_only_reads_it(whole: tuple[Path, dict[str, Any]
     before = (whole[0] / "record.json").stat().st_mtime_ns
     assert resume_run(whole[0]) == whole[1]
     assert (whole[0] / "record.json").stat().st_mtime_ns == before
+
+
+def test_classes_and_test_images_can_be_limited(tmp_path: Path) -> None:
+    config = quick(method="simplecil", protocol="B0 Inc2", limit_classes=4, limit_test=3)
+    record = start_run(config, tmp_path / "run", [])
+    assert sorted(record["classes"]) == ["0", "1", "2", "3"]
+    assert record["test_images"] == [6, 12]
+    assert "limited to the first 4 of 10 classes" in record["notes"]
+    assert "limited to 3 test images per class" in record["notes"]

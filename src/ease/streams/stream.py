@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ease.streams.images import ImageSet
 
@@ -33,6 +33,19 @@ class Dataset:
     augmentation: Augmentation = field(default_factory=Augmentation)
     keep_order: bool = False
     notes: tuple[str, ...] = ()
+
+    def first_classes(self, count: int) -> Dataset:
+        """Only its first classes, in its own order; all of them if there are no more."""
+        if count >= len(self.class_names):
+            return self
+        kept = range(count)
+        return replace(
+            self,
+            class_names=self.class_names[:count],
+            train=self.train.of_classes(kept),
+            test=self.test.of_classes(kept),
+            notes=(*self.notes, f"limited to the first {count} of {len(self.class_names)} classes"),
+        )
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import platform
 import shutil
 import sys
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -125,6 +125,11 @@ def make_tasks(config: RunConfig) -> tuple[Stream, list[str]]:
     data = load_dataset(
         config.dataset, root, config.limit_per_class, config.unreadable, download=config.download
     )
+    if config.limit_classes is not None:
+        data = data.first_classes(config.limit_classes)
+    if config.limit_test is not None:
+        note = f"limited to {config.limit_test} test images per class"
+        data = replace(data, test=data.test.limit(config.limit_test), notes=(*data.notes, note))
     order = None
     if config.class_order is not None:
         order = order_from_file(Path(config.class_order), data.class_names)
