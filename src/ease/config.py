@@ -97,6 +97,12 @@ def resolve(
     return validated(RunConfig, given, "run configuration"), notes
 
 
+def knows(method: str, key: str) -> bool:
+    """Whether a setting of this name means something for a run of the method."""
+    name = key.strip().replace("-", "_")
+    return name in RunConfig.model_fields or name in find_method(method).Settings.model_fields
+
+
 def validated(model: type[Any], values: object, where: str) -> Any:
     """The model, or one line that names the first wrong value."""
     try:

@@ -69,10 +69,27 @@ class Grid:
         path = self.path(cell) / "record.json"
         return dict(read_json(path)) if path.exists() else None
 
-    def run(self, cells: Sequence[Cell], jobs: int = 1, progress: Progress | None = None) -> None:
-        """Finish all cells. One that fails does not stop the others; in the end the first failure is raised."""
+    def run(
+        self,
+        cells: Sequence[Cell],
+        jobs: int = 1,
+        progress: Progress | None = None,
+        *,
+        shard: tuple[int, int] = (1, 1),
+    ) -> None:
+        """Finish all cells. One that fails does not stop the others; in the end the first failure is raised.
+
+        Args:
+            cells: what is wanted; the same cell may be named more than once.
+            jobs: processes at a time.
+            progress: where to show it.
+            shard: (i, n) does the i-th of n shares, counted from 1, so that n machines can divide the work. Cells that
+                share trainings are never divided.
+        """
         progress = progress or Quiet()
-        unique = {cell.name: cell for cell in cells}
+        number, shards = shard
+        mine = [cell for unit in _units(cells)[number - 1 :: shards] for cell in unit]
+        unique = {cell.name: cell for cell in mine}
         left = [cell for cell in unique.values() if self.record(cell) is None]
         failures: dict[str, EaseError] = {}
 

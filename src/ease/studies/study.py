@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ConfigDict, Field
 
-from ease.config import RunConfig, read_yaml, resolve, validated
+from ease.config import knows, read_yaml, resolve, validated
 from ease.engine.files import make_folder, write_atomic
 from ease.engine.progress import Progress
 from ease.errors import unknown
@@ -63,20 +63,15 @@ class Study(BaseModel):
             if name not in known:
                 raise unknown("method in this study", name, known)
         rows = [row for row in self.rows if not wanted or row.method in wanted]
-        strays = [text for text in sets if not any(_applies(text, row.method) for row in rows)]
+        strays = [text for text in sets if not any(knows(row.method, text.partition("=")[0]) for row in rows)]
         cells = []
         for row in rows:
-            own = [text for text in sets if text in strays or _applies(text, row.method)]
+            own = [text for text in sets if text in strays or knows(row.method, text.partition("=")[0])]
             for seed in seeds or (None,):
                 given = [self.run, options or {}, {"seed": seed}, row.set, {"method": row.method}]
                 merged = {k: v for part in given for k, v in part.items() if v is not None}
                 cells.append(Cell(*resolve(merged, sets=own)))
         return cells
-
-
-def _applies(setting: str, method: str) -> bool:
-    key = setting.partition("=")[0].strip().replace("-", "_")
-    return key in RunConfig.model_fields or key in find_method(method).Settings.model_fields
 
 
 def study_list() -> dict[str, str]:
