@@ -39,6 +39,7 @@ def main() -> None:
     parser.add_argument("--protocol", default="B0 Inc6")
     parser.add_argument("--backbone", default="ease-vit")
     parser.add_argument("--weights")
+    parser.add_argument("--input-size", type=int)
     parser.add_argument("--limit", type=int, dest="limit_per_class", help="images per class")
     config, _ = resolve(vars(parser.parse_args()), preset="small")
     backbone = load_backbone(config.backbone, weights=config.weights, input_size=config.input_size)
