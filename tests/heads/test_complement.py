@@ -180,6 +180,21 @@ def test_lr_without_penalty_survives_references_that_depend_on_each_other() -> N
     assert torch.equal(linear_map(p_oo, p_no * 0, p_nn, ridge=0.0), torch.zeros(2, 4))
 
 
+@pytest.mark.parametrize("regularisation", [0.01, 0.1])
+def test_ot_is_the_plan_of_double_precision(regularisation: float) -> None:
+    p_oo, p_no, _ = triple(4, 6, 16, seed=2)
+    old, new = (
+        p.double().numpy() / np.linalg.norm(p.double().numpy(), axis=1)[:, None] for p in (p_oo, p_no)
+    )
+    kernel, columns = np.exp((old @ new.T - 1) / regularisation), np.ones(6)
+    for _ in range(20000):  # Sinkhorn as it is usually written
+        rows = 1 / 4 / (kernel @ columns)
+        columns = 1 / 6 / (kernel.T @ rows)
+    plan = rows[:, None] * kernel * columns
+    expected = torch.from_numpy(plan / plan.sum(axis=1, keepdims=True)).float()
+    assert torch.allclose(transported(p_oo, p_no, torch.eye(6), regularisation), expected, atol=1e-6)
+
+
 @pytest.mark.parametrize("regularisation", [0.001, 0.01, 0.1, 1.0, 1e3])
 def test_ot_of_any_regularisation_is_finite_and_silent(
     regularisation: float, capfd: pytest.CaptureFixture[str]

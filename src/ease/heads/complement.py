@@ -86,7 +86,7 @@ def transported(old_in_old: Tensor, new_in_old: Tensor, new_in_new: Tensor, regu
     # regularisation underflows.
     cost = 1 - similarities(old_in_old.double(), new_in_old.double())
     rows, columns = (cost.new_full((n,), 1 / n) for n in cost.shape)
-    plan = sinkhorn_log(rows, columns, cost, regularisation, SINKHORN_STEPS, stopThr=1e-7, warn=False)
+    plan = sinkhorn_log(rows, columns, cost, regularisation, SINKHORN_STEPS, stopThr=1e-9, warn=False)
     return (plan / plan.sum(dim=1, keepdim=True)).to(new_in_new) @ new_in_new
 
 

@@ -81,8 +81,10 @@ class EaseSettings(Training):
         description="missing prototypes from similar classes, similar images, a linear map, or transport",
     )
     neighbours: int = Field(20, ge=1, description="for pis: images that an old class is made of, k")
-    ridge: float = Field(0.01, ge=0, description="for lr: penalty, in mean squared lengths of the references")
-    transport: float = Field(0.03, ge=1e-3, description="for ot: entropic regularisation")
+    ridge: float = Field(
+        0.001, ge=0, description="for lr: penalty, in mean squared lengths of the references"
+    )
+    transport: float = Field(0.01, ge=1e-3, description="for ot: entropic regularisation")
     diagonal: bool = Field(
         False, description="only own-subspace prototypes (ablation: task-specific adapters)"
     )
