@@ -34,12 +34,16 @@ QUICK = {
 }
 # A whole network: distillation, which adds to the gradient, diverges at an adapter's rate.
 FULL = {"lr": 0.01}
-NAMES = list(methods())
+# A setting that changes what is stored, or what the logits are made of, is a method of its own to this suite.
+VARIANTS = {f"ease {kind}": ("ease", {"synthesis": kind}) for kind in ("pis", "lr", "ot")}
+NAMES = [*methods(), *VARIANTS]
 
 
 def make(name: str, engine: Engine) -> tuple[Learner, Memory | None]:
+    name, variant = VARIANTS.get(name, (name, {}))
     method = methods()[name]
     quick = {**QUICK, **FULL} if method.tuning == "full" else QUICK
+    quick = {**quick, **variant}
     settings = {key: value for key, value in quick.items() if key in method.Settings.model_fields}
     memory = Memory(3, seed=engine.seed) if method.kind == "exemplar-based" else None
     return method(engine, method.Settings.model_validate(settings)), memory

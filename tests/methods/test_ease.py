@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,9 +13,14 @@ import torch.nn.functional as F
 
 from ease.engine.engine import Engine
 from ease.engine.memory import Memory
+from ease.engine.store import ModelDirectory
+from ease.heads.complement import complete, linear_map, nearest_images, semantic, transported
 from ease.methods.ease import PTM, Ease, EaseSettings, UpperBound
+from ease.methods.model import restore_learner, save_model
 from ease.streams import Dataset, ImageSet, Stream
 from ease.streams.protocol import make_stream
+
+VARIANTS = ["pps", "pis", "lr", "ot"]
 
 
 def make(engine: Engine, **settings: Any) -> Ease:
@@ -127,6 +134,130 @@ def test_upper_bound_measures_old_prototypes_on_exemplars(engine: Engine, stream
     mean = newest[torch.from_numpy(first.labels) == 1].mean(0)
     assert torch.allclose(learner.classifier()[2, 1], mean, atol=1e-5)
     assert len(memory) == sum(len(task.train) for task in stream.tasks)
+
+
+def test_upper_bound_measures_whatever_the_synthesis(engine: Engine, stream: Stream) -> None:
+    found = []
+    for kind in VARIANTS:
+        learner, memory = UpperBound(engine, make(engine, synthesis=kind, epochs=1).settings), Memory(3)
+        for task in stream.tasks:
+            learner.learn(task, memory)
+        assert not learner.bank.synthesised
+        assert sorted(learner.bank.cells) == [(t, s) for t in range(3) for s in range(1, 4)]
+        found.append(learner.classifier())
+    assert all(torch.equal(classifier, found[0]) for classifier in found)
+
+
+def test_upper_bound_leaves_real_cells_alone_when_a_task_adopts_the_newest_subspace(
+    engine: Engine, six_digits: Dataset
+) -> None:
+    stream, memory = make_stream(six_digits, "B4 Inc1"), Memory(2)
+    learner = UpperBound(engine, make(engine).settings)
+    learner.learn(stream.tasks[0], memory)
+    real = learner.bank.cells[0, 1].clone()
+    learner.learn(stream.tasks[1], memory)
+    assert learner.bank.own == [1, 1]
+    assert torch.equal(learner.bank.cells[0, 1], real)  # means of 12 images, not of 2 exemplars
+
+
+def test_lr_and_ot_use_the_references_that_the_complement_names(engine: Engine, stream: Stream) -> None:
+    for synthesis, option, by_hand in (("lr", "ridge", linear_map), ("ot", "transport", transported)):
+        learner = learned(engine, stream, synthesis=synthesis, epochs=1, **{option: 0.25})
+        cells, gather = learner.bank.cells, learner.bank.gather
+        for complement, references in (("triangle", [1, 2]), ("newest", [1])):
+            learner.settings = learner.settings.model_copy(update={"complement": complement})
+            learner._classifier = None
+            expected = by_hand(cells[0, 1], gather(references, 1), gather(references, 2), 0.25)
+            assert torch.equal(learner.classifier()[1, :2], expected)
+            assert not torch.allclose(
+                expected, semantic(cells[0, 1], gather(references, 1), gather(references, 2))
+            )
+        assert not learner.bank.synthesised
+
+
+def test_pis_makes_old_classes_of_the_new_images_when_they_arrive(engine: Engine, stream: Stream) -> None:
+    learner = make(engine, synthesis="pis", neighbours=5)
+    for task in stream.tasks[:2]:
+        learner.learn(task)
+    found = features(learner, stream.tasks[1].train)
+    expected = nearest_images(learner.bank.cells[0, 1], found[0], found[1], 5)
+    assert torch.equal(learner.classifier()[1, :2], expected)
+    assert not torch.allclose(expected, complete(learner.bank, [1, 2])[1, :2])
+    learner.learn(stream.tasks[2])
+    found = features(learner, stream.tasks[2].train)
+    assert torch.equal(learner.classifier()[1, :2], expected)  # later images do not renew it
+    for old in range(2):
+        cell = nearest_images(learner.bank.cells[old, old + 1], found[old], found[2], 5)
+        assert torch.equal(learner.classifier()[2, 2 * old : 2 * old + 2], cell)
+
+
+def test_pis_with_more_neighbours_than_images_takes_them_all(engine: Engine, stream: Stream) -> None:
+    all_of_them, more = (learned(engine, stream, synthesis="pis", neighbours=k, epochs=1) for k in (24, 200))
+    assert torch.allclose(all_of_them.classifier(), more.classifier(), atol=1e-6)
+
+
+def test_pis_keeps_its_estimates_and_files_of_old_tasks_stay_as_they_are(
+    engine: Engine, stream: Stream, tmp_path: Path
+) -> None:
+    learner, directory = make(engine, synthesis="pis", neighbours=3), ModelDirectory(tmp_path / "model")
+    written: dict[str, bytes] = {}
+    for task in stream.tasks:
+        learner.learn(task)
+        save_model(directory, learner, stream, None, {})
+        now = {str(p): p.read_bytes() for p in (tmp_path / "model").glob("*/*.safetensors")}
+        assert {name: now[name] for name in written} == written
+        assert len(now) == len(written) + 2  # a subspace and its prototypes
+        written = now
+    assert sorted(learner.bank.synthesised) == [(0, 2), (0, 3), (1, 3)]
+    loaded, _ = restore_learner(ModelDirectory(tmp_path / "model"), engine)
+    found = features(learner, stream.tasks[0].test)
+    assert torch.equal(loaded.head(found), learner.head(found))
+
+
+@pytest.mark.parametrize("unused", [{"complement": "none"}, {"diagonal": True}])
+def test_pis_keeps_nothing_that_is_not_used(unused: dict[str, Any], engine: Engine, stream: Stream) -> None:
+    pis, pps = (learned(engine, stream, synthesis=kind, epochs=1, **unused) for kind in ("pis", "pps"))
+    assert not pis.bank.synthesised
+    assert torch.equal(pis.classifier(), pps.classifier())
+
+
+@pytest.mark.parametrize("synthesis", VARIANTS)
+@pytest.mark.parametrize("complement", ["triangle", "newest"])
+def test_every_synthesis_serves_tasks_without_a_subspace_and_the_ptm(
+    synthesis: str, complement: str, engine: Engine, six_digits: Dataset, tmp_path: Path
+) -> None:
+    # One class, which only the PTM can serve; three with a subspace; two with another.
+    whole = make_stream(six_digits, "B1 Inc3").tasks
+    learner = make(engine, epochs=1, synthesis=synthesis, complement=complement, ptm=True)
+    for task in whole[:2]:
+        learner.learn(task)
+    learner.learn(whole[2])
+    assert learner.columns() == [PTM, 1, 2]
+    assert learner.bank.own == [PTM, 1, 2]
+    classifier = learner.classifier()
+    assert classifier.isfinite().all()
+    assert (classifier.abs().sum(-1) > 0).all()
+    if synthesis == "pis":
+        assert sorted(learner.bank.synthesised) == [(0, 1), (0, 2), (1, 2)]
+    directory = ModelDirectory(tmp_path / "model")
+    save_model(directory, learner, make_stream(six_digits, "B1 Inc3"), None, {})
+    loaded, _ = restore_learner(directory, engine)
+    found = features(learner, whole[0].test)
+    assert torch.equal(loaded.head(found), learner.head(found))
+
+
+@pytest.mark.parametrize("synthesis", VARIANTS)
+def test_a_class_that_comes_alone_gets_estimates_in_later_subspaces(
+    synthesis: str, engine: Engine, six_digits: Dataset
+) -> None:
+    alone, together = make_stream(six_digits, "B2 Inc1").tasks, make_stream(six_digits, "B3 Inc3").tasks
+    learner = make(engine, epochs=1, synthesis=synthesis)
+    for task in (*alone[:2], replace(together[1], index=2)):
+        learner.learn(task)
+    assert learner.bank.own == [1, 1, 2]
+    assert (learner.classifier().abs().sum(-1) > 0).all()
+    if synthesis == "pis":
+        assert sorted(learner.bank.synthesised) == [(0, 2), (1, 2)]
 
 
 def test_later_rate_applies_only_if_the_base_differs_in_size(engine: Engine, six_digits: Dataset) -> None:

@@ -67,6 +67,54 @@ def test_the_student_starts_as_the_old_network_and_comes_to_agree_with_the_teach
     assert apart[1] < 0.5 * apart[0]
 
 
+def test_who_teaches_whom_at_every_stage(engine: Engine, stream: Stream) -> None:
+    """Boosting follows the stage before, the compression follows what boosting has just ended with."""
+    learner, memory, pixels = make(engine), Memory(3), engine.pixels(stream.tasks[0].test)
+    fit = engine.fit
+    last: dict[str, torch.Tensor] = {}
+    seen: list[str] = []
+
+    @torch.no_grad()
+    def boosted_by_hand(module: Boosted) -> torch.Tensor:
+        new = engine.backbone.features(pixels, [module.tuning])[0]
+        return module.linear(torch.cat([last["feature"], new], dim=1))
+
+    def watching(module: Any, loss: Any, *args: Any, **kwargs: Any) -> list[float]:
+        seen.append(phase := kwargs["phase"])
+        with torch.no_grad():
+            before = module(pixels)
+        if phase == "boost":
+            # The new network starts as the old one, and both are the stage before.
+            assert torch.allclose(before[2], last["logits"], atol=1e-5)
+            start = engine.backbone.features(pixels, [module.tuning])[0]
+            assert torch.allclose(start, last["feature"], atol=1e-5)
+        elif phase == "compress":
+            student, (teacher, _, _) = before
+            assert torch.allclose(student[:, : last["logits"].shape[1]], last["logits"], atol=1e-5)
+            assert torch.allclose(teacher, last["boosted"], atol=1e-5)
+        losses = fit(module, loss, *args, **kwargs)
+        with torch.no_grad():
+            after = module(pixels)
+        if phase == "boost":
+            last["boosted"] = boosted_by_hand(module)
+            assert torch.allclose(after[0], last["boosted"], atol=1e-5)
+            assert not torch.allclose(after[0], before[0], atol=1e-2)  # else any teacher would do
+            assert torch.equal(after[2], before[2])
+        elif phase == "compress":
+            assert torch.equal(after[1][0], before[1][0])
+            assert not torch.allclose(after[0], before[0], atol=1e-2)
+        return losses
+
+    engine.fit = watching  # type: ignore[method-assign]
+    for task in stream.tasks:
+        learner.learn(task, memory)
+        last = {
+            "logits": learner.logits(pixels),
+            "feature": engine.backbone.features(pixels, [learner.tuned])[0],
+        }
+    assert seen == ["train", *["boost", "compress"] * 2]
+
+
 def test_class_weights_by_hand() -> None:
     labels = torch.tensor([0, 0, 0, 1])
     rare, common = 0.5 / (1 - 0.5), 0.5 / (1 - 0.5**3)

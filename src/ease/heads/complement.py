@@ -1,4 +1,4 @@
-"""Prototypes that old classes lack in new subspaces, synthesised from class similarity (Eq. 8-9)."""
+"""Prototypes that old classes lack in new subspaces, synthesised from what is real (Eq. 8-9 and the ablations)."""
 
 from __future__ import annotations
 
@@ -15,6 +15,9 @@ References = Literal["triangle", "newest"]
 Synthesis = Callable[[Tensor, Tensor, Tensor], Tensor]
 """(P[o,o], P[n,o], P[n,n]) -> estimate of P[o,n]."""
 
+SINKHORN_STEPS = 1000
+"""More are needed only far below any useful regularisation; the rows of the plan are normalised in any case."""
+
 
 def semantic(old_in_old: Tensor, new_in_old: Tensor, new_in_new: Tensor) -> Tensor:
     """PPS: old classes as mixtures of new ones, weighted by similarity in the co-occurrence space.
@@ -27,15 +30,76 @@ def semantic(old_in_old: Tensor, new_in_old: Tensor, new_in_new: Tensor) -> Tens
     Returns:
         Estimate of P[o,n], [n_old, d].
     """
-    similarity = F.normalize(old_in_old, dim=-1) @ F.normalize(new_in_old, dim=-1).mT
-    return similarity.softmax(dim=-1) @ new_in_new
+    return similarities(old_in_old, new_in_old).softmax(dim=-1) @ new_in_new
+
+
+def nearest_images(
+    old_in_old: Tensor, images_in_old: Tensor, images_in_new: Tensor, neighbours: int
+) -> Tensor:
+    """PIS (supplement): as PPS, with each old class's most similar new images as references.
+
+    Args:
+        old_in_old: P[o,o], [n_old, d], old classes in their own subspace.
+        images_in_old: [N, d], features of the new images in that same subspace.
+        images_in_new: [N, d], features of the same images in the target subspace.
+        neighbours: k, images that an old class is made of; all of them if there are fewer.
+
+    Returns:
+        Estimate of P[o,n], [n_old, d].
+    """
+    similarity = similarities(old_in_old, images_in_old)
+    nearest, which = similarity.topk(min(neighbours, similarity.shape[1]), dim=-1)
+    # As a sparse [n_old, N] product: gathering k features per class would take k times the memory.
+    return torch.zeros_like(similarity).scatter(1, which, nearest.softmax(dim=-1)) @ images_in_new
+
+
+def linear_map(old_in_old: Tensor, new_in_old: Tensor, new_in_new: Tensor, ridge: float) -> Tensor:
+    """LR: P[o,o] W, where W [d, d] minimises `|P[n,o] W - P[n,n]|^2 + ridge * s |W|^2`.
+
+    s is the mean squared length of P[n,o]'s rows, so that `ridge` means the same on every backbone. There are fewer
+    classes than dimensions, so without penalty W is the smallest of many solutions. Arguments as in `semantic`.
+
+    Returns:
+        Estimate of P[o,n], [n_old, d].
+    """
+    old, known, wanted = old_in_old.double(), new_in_old.double(), new_in_new.double()
+    left, values, right = torch.linalg.svd(known, full_matrices=False)
+    solid = values > values.max() * max(known.shape) * torch.finfo(torch.float64).eps
+    penalty = ridge * known.square().sum(dim=1).mean()
+    inverse = torch.where(solid, values / (values.square() + penalty), 0.0)
+    # From the left, so that W is never formed: it has d^2 entries and rank n_new.
+    return ((old @ right.mT * inverse) @ (left.mT @ wanted)).to(new_in_new)
+
+
+def transported(old_in_old: Tensor, new_in_old: Tensor, new_in_new: Tensor, regularisation: float) -> Tensor:
+    """OT: as PPS, with the rows of an entropic transport plan as weights.
+
+    Cost 1 - cos, uniform marginals: all references together are used equally, so an old class cannot claim one that
+    others are nearer to. Arguments as in `semantic`; the old classes share one plan.
+
+    Returns:
+        Estimate of P[o,n], [n_old, d].
+    """
+    from ot.bregman import sinkhorn_log  # takes seconds to import
+
+    # fp64, or rounding keeps the marginals from ever meeting the threshold; in the log domain, or a small
+    # regularisation underflows.
+    cost = 1 - similarities(old_in_old.double(), new_in_old.double())
+    rows, columns = (cost.new_full((n,), 1 / n) for n in cost.shape)
+    plan = sinkhorn_log(rows, columns, cost, regularisation, SINKHORN_STEPS, stopThr=1e-9, warn=False)
+    return (plan / plan.sum(dim=1, keepdim=True)).to(new_in_new) @ new_in_new
+
+
+def similarities(old: Tensor, new: Tensor) -> Tensor:
+    """Eq. 8 before its softmax: cosines of [n_old, d] and [n_new, d], [n_old, n_new]."""
+    return F.normalize(old, dim=-1) @ F.normalize(new, dim=-1).mT
 
 
 def complete(
     bank: PrototypeBank,
     subspaces: list[int],
     references: References | None = "triangle",
-    synthesise: Synthesis = semantic,
+    synthesise: Synthesis | None = semantic,
 ) -> Tensor:
     """The full classifier (Eq. 10), [S, C, d]: real cells where there are any, synthesised ones elsewhere.
 
@@ -45,7 +109,7 @@ def complete(
         references: `triangle` mixes all classes with a real cell in the target subspace, so that every estimate is
             renewed as tasks arrive (released); `newest` uses only the classes the target subspace was learned for, so
             that an estimate never changes (the paper's text); None leaves missing cells at zero.
-        synthesise: how one cell is estimated.
+        synthesise: how one cell is estimated; None takes the cells that were kept because they need images (PIS).
     """
     sample = next(iter(bank.cells.values()))
     full = sample.new_zeros(len(subspaces), bank.classes, sample.shape[-1])
@@ -55,7 +119,9 @@ def complete(
         for task in range(bank.tasks):
             if task in real:
                 full[column, bank.rows(task)] = bank.cells[task, subspace]
-            elif references is not None:
+            elif references is not None and synthesise is None:
+                full[column, bank.rows(task)] = bank.synthesised[task, subspace]
+            elif references is not None and synthesise is not None:
                 space = bank.own[task]
                 full[column, bank.rows(task)] = synthesise(
                     bank.cells[task, space], bank.gather(sources, space), bank.gather(sources, subspace)

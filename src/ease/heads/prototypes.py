@@ -32,17 +32,21 @@ class PrototypeBank:
     """Real prototypes, by the task whose images they were measured on and the subspace they live in.
 
     A task's classes always have real cells in every subspace that existed when it was learned. Cells in later
-    subspaces are synthesised by `ease.heads.complement` as pure functions of the real ones; they are never kept here.
+    subspaces are synthesised by `ease.heads.complement`. As pure functions of the real ones they are not kept; those
+    that need images (PIS) cannot be made again and are, apart from the real ones.
 
     Attributes:
-        cells: (task, subspace) -> [classes of the task, d].
+        cells: (task, subspace) -> [classes of the task, d], real.
         counts: per task, images per class behind the real cells.
         own: per task, the subspace that separates it best: the one learned for it, if there is one.
+        synthesised: (task, subspace) -> [classes of the task, d], made from images of the task that the subspace was
+            learned for.
     """
 
     cells: dict[tuple[int, int], Tensor] = field(default_factory=dict)
     counts: list[Tensor] = field(default_factory=list)
     own: list[int] = field(default_factory=list)
+    synthesised: dict[tuple[int, int], Tensor] = field(default_factory=dict)
 
     @property
     def tasks(self) -> int:
@@ -84,8 +88,11 @@ class PrototypeBank:
         return torch.cat([torch.full((len(c),), own) for c, own in zip(self.counts, self.own, strict=True)])
 
     def state(self, task: int) -> dict[str, Tensor]:
-        """The tensors one task added."""
+        """The tensors one task added: its own real cells, and what old tasks got in the subspace learned for it."""
         cells = {f"subspace/{s:04d}": cell for (t, s), cell in self.cells.items() if t == task}
+        for (old, subspace), cell in self.synthesised.items():
+            if self.learned_for(subspace) == [task]:
+                cells[f"synthesised/{old:04d}/{subspace:04d}"] = cell
         return {**cells, "counts": self.counts[task], "own": torch.tensor(self.own[task])}
 
     @classmethod
@@ -96,6 +103,9 @@ class PrototypeBank:
             for name, cell in tensors.items():
                 if name.startswith("subspace/"):
                     bank.cells[task, int(name.removeprefix("subspace/"))] = cell
+                elif name.startswith("synthesised/"):
+                    _, old, subspace = name.split("/")
+                    bank.synthesised[int(old), int(subspace)] = cell
             bank.counts.append(tensors["counts"])
             bank.own.append(int(tensors["own"]))
         return bank

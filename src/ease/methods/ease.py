@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -14,7 +15,16 @@ from ease.engine.fit import Order, Training
 from ease.engine.memory import Memory
 from ease.engine.randomness import generator
 from ease.heads import CosineHead, PrototypeBank, class_means
-from ease.heads.complement import complete, cosines, diagonal
+from ease.heads.complement import (
+    Synthesis,
+    complete,
+    cosines,
+    diagonal,
+    linear_map,
+    nearest_images,
+    semantic,
+    transported,
+)
 from ease.heads.prototypes import best_separating
 from ease.methods.base import Costs, Files, Learner, Subspace, TunedHead
 from ease.methods.registry import register
@@ -66,6 +76,15 @@ class EaseSettings(Training):
         "triangle",
         description="renew all missing prototypes (released), only the newest column (text), or leave zeros",
     )
+    synthesis: Literal["pps", "pis", "lr", "ot"] = Field(
+        "pps",
+        description="missing prototypes from similar classes, similar images, a linear map, or transport",
+    )
+    neighbours: int = Field(20, ge=1, description="for pis: images that an old class is made of, k")
+    ridge: float = Field(
+        0.001, ge=0, description="for lr: penalty, in mean squared lengths of the references"
+    )
+    transport: float = Field(0.01, ge=1e-3, description="for ot: entropic regularisation")
     diagonal: bool = Field(
         False, description="only own-subspace prototypes (ablation: task-specific adapters)"
     )
@@ -107,7 +126,25 @@ class Ease(Learner):
         else:
             own = columns[best_separating(features, labels, task.classes, means, self.bank, columns)]
         self.bank.add_task(means, counts, columns, own)
+        if expands:
+            self.complement_newest(dict(zip(columns, features, strict=True)), memory)
         self._classifier = None
+
+    def complement_newest(self, features: dict[int, Tensor], memory: Memory | None) -> None:
+        """What old classes get in the subspace just learned, if it takes more than real prototypes.
+
+        Args:
+            features: of the newest task's images, [N, d] by subspace.
+            memory: old images, for who may have them.
+        """
+        settings, newest = self.settings, len(self.tunings)
+        if settings.synthesis != "pis" or settings.complement == "none" or settings.diagonal:
+            return
+        for old in range(self.bank.tasks - 1):
+            space = self.bank.own[old]
+            self.bank.synthesised[old, newest] = nearest_images(
+                self.bank.cells[old, space], features[space], features[newest], settings.neighbours
+            )
 
     def _keep(self, tuning: Tuning) -> None:
         """It never changes again, so it is hashed once."""
@@ -180,8 +217,19 @@ class Ease(Learner):
             if self.settings.diagonal:
                 self._classifier = diagonal(self.bank, columns, always={PTM})
             else:
-                self._classifier = complete(self.bank, columns, None if kind == "none" else kind)
+                kind = None if kind == "none" else kind
+                self._classifier = complete(self.bank, columns, kind, self._synthesis())
         return self._classifier
+
+    def _synthesis(self) -> Synthesis | None:
+        """How a missing prototype follows from real ones; None for PIS, where images were needed."""
+        kinds: dict[str, Synthesis | None] = {
+            "pps": semantic,
+            "pis": None,
+            "lr": partial(linear_map, ridge=self.settings.ridge),
+            "ot": partial(transported, regularisation=self.settings.transport),
+        }
+        return kinds[self.settings.synthesis]
 
     def weights(self) -> Tensor:
         """How much each subspace counts for each class, [S, C]: 1 for its own, alpha for others, beta for the PTM."""
@@ -229,9 +277,8 @@ class Ease(Learner):
         return counts
 
     def costs(self) -> Costs:
-        stored = sum(t.parameter_count() for t in self.tunings) + sum(
-            c.numel() for c in self.bank.cells.values()
-        )
+        cells = [*self.bank.cells.values(), *self.bank.synthesised.values()]
+        stored = sum(t.parameter_count() for t in self.tunings) + sum(c.numel() for c in cells)
         return Costs(self._trained(), stored)
 
 
@@ -246,18 +293,22 @@ class UpperBound(Ease):
     def adapt(self, task: Task, memory: Memory | None) -> None:
         assert memory is not None
         super().adapt(task, memory)
-        newest = len(self.tunings)
-        if len(memory) and self.bank.own[-1] == newest:
-            features = self.engine.features(memory.images, [self._tuning(newest)])
-            labels = torch.from_numpy(memory.images.labels)
-            for old in range(task.index):
-                rows = self.bank.rows(old)
-                classes = range(rows.start, rows.stop)
-                of_task = (labels >= rows.start) & (labels < rows.stop)
-                means, _ = class_means(features[:, of_task], labels[of_task], classes)
-                self.bank.cells[old, newest] = means[0]
         own = self._tuning(self.bank.own[-1])
         memory.remember(task.train, self.engine.features(task.train, [own])[0])
+
+    def complement_newest(self, features: dict[int, Tensor], memory: Memory | None) -> None:
+        """Real cells for all old classes: nothing is left to synthesise, whatever the settings say."""
+        assert memory is not None
+        if not len(memory):
+            return super().complement_newest(features, memory)
+        newest = len(self.tunings)
+        found = self.engine.features(memory.images, [self._tuning(newest)])
+        labels = torch.from_numpy(memory.images.labels)
+        for old in range(self.bank.tasks - 1):
+            rows = self.bank.rows(old)
+            of_task = (labels >= rows.start) & (labels < rows.stop)
+            means, _ = class_means(found[:, of_task], labels[of_task], range(rows.start, rows.stop))
+            self.bank.cells[old, newest] = means[0]
 
 
 def _side_by_side(subspaces: Tensor) -> Tensor:
