@@ -9,6 +9,7 @@ import io
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,11 @@ from ease.errors import unknown
 # Okabe and Ito's colours, told apart with any colour vision; black is left to text, yellow fades on paper.
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "p")
+CEILING_MARKERS = ("*", "h", "d")
+SIZES = {"^": 1.15, "v": 1.15, "P": 1.25, "X": 1.25, "*": 1.7, "p": 1.1, "D": 0.9}  # to look equally large
 LINES = ("-", "--", ":", "-.")
+
+KINDS = ("exemplar-free", "exemplar-based", "ceiling")
 
 # The report swaps these for its own, so that one drawing serves light and dark pages.
 INK, MUTED, GRID, PAPER = "#1b1f27", "#5c6470", "#e3e6ea", "#fffffe"
@@ -60,6 +65,53 @@ STAMPS: dict[str, dict[str, Any]] = {
     "png": {"Software": None},
     "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
 }
+
+
+@dataclass(frozen=True)
+class Look:
+    """How a method is drawn: colour, line and marker repeat at different paces, so that 24 stay distinct."""
+
+    colour: str
+    line: str
+    marker: str
+    hollow: bool
+    main: bool
+
+    def line_style(self, size: float = 1.0) -> dict[str, Any]:
+        """For `Axes.plot`; `size` scales the weight of line and marker."""
+        return {
+            "color": self.colour,
+            "linestyle": self.line,
+            "linewidth": (2.6 if self.main else 1.8) * size,
+            "marker": self.marker,
+            "markersize": (7 if self.main else 6) * size * SIZES.get(self.marker, 1),
+            "markerfacecolor": PAPER if self.hollow else self.colour,
+            "markeredgecolor": self.colour if self.hollow else PAPER,
+            "markeredgewidth": (1.4 if self.hollow else 0.9) * size,
+            "zorder": 5 if self.main else 3,
+        }
+
+
+def looks(kinds: Sequence[str], main: Sequence[bool]) -> list[Look]:
+    """One look for each of several methods, given what each may look at.
+
+    Hollow markers keep exemplars. A ceiling is no competitor and stays grey.
+    """
+    found, competitors, ceilings = [], 0, 0
+    for kind, first in zip(kinds, main, strict=True):
+        if kind == "ceiling":
+            line, marker = (
+                LINES[(1 + ceilings) % len(LINES)],
+                CEILING_MARKERS[ceilings % len(CEILING_MARKERS)],
+            )
+            found.append(Look(MUTED, line, marker, False, False))
+            ceilings += 1
+            continue
+        colour, marker = PALETTE[competitors % len(PALETTE)], MARKERS[competitors % len(MARKERS)]
+        line = LINES[competitors // len(PALETTE) % len(LINES)]
+        found.append(Look(colour, line, marker, kind == "exemplar-based", first))
+        competitors += 1
+    return found
 
 
 def svg(fig: Figure, transparent: bool = False) -> bytes:
@@ -104,9 +156,11 @@ def fading() -> ListedColormap:
     return ListedColormap([to_rgba(HEAT, alpha) for alpha in np.linspace(0.07, 1, 40)])
 
 
-def framed(width: float, height: float, right: float, bottom: float, titled: bool) -> tuple[Figure, Any]:
+def framed(
+    width: float, height: float, right: float, bottom: float, titled: bool, left: float = LEFT
+) -> tuple[Figure, Any]:
     """A figure around axes of a fixed size in inches, with room for ticks, titles and what `right` needs."""
-    left, top = LEFT, 0.88 if titled else 0.58
+    top = 0.88 if titled else 0.58
     full_width, full_height = left + width + right, bottom + height + top
     fig = Figure(figsize=(full_width, full_height))
     box = (left / full_width, bottom / full_height, width / full_width, height / full_height)
@@ -126,7 +180,24 @@ def titles(fig: Figure, title: str, subtitle: str) -> None:
 def text_width(texts: Sequence[str], size: float, weight: str = "normal") -> float:
     """The longest text in inches."""
     font = FontProperties(family="DejaVu Sans", weight=weight, size=size)
-    return max(TextPath((0, 0), text, prop=font).get_extents().width for text in texts) / 72
+    return (
+        max(TextPath((0, 0), text, prop=font).get_extents().width if text.strip() else 0.0 for text in texts)
+        / 72
+    )
+
+
+def accuracy_range(values: Sequence[float]) -> tuple[float, float]:
+    """The ends of an axis around these accuracies."""
+    span = max(max(values) - min(values), 4.0)
+    return max(0.0, min(values) - 0.12 * span), min(100.0, max(values) + 0.12 * span)
+
+
+def percent_axes(axes: Any) -> None:
+    """Level grid lines in percent and no frame."""
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}%")
+    axes.grid(axis="y")
+    axes.tick_params(length=0, pad=6)
+    axes.spines[["left", "right", "top"]].set_visible(False)
 
 
 def thinned(values: Sequence[int], most: int) -> list[int]:

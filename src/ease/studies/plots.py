@@ -17,12 +17,11 @@ from ease.studies.drawing import (
     LABEL_LENGTH,
     LABEL_SIZE,
     LEFT,
-    LINES,
-    MARKERS,
-    PALETTE,
     PAPER,
+    Look,
     fading,
     framed,
+    looks,
     save,
     spread_apart,
     style,
@@ -42,7 +41,7 @@ def accuracy_curves(records: Sequence[Record], title: str | None = None, width: 
     `title` "" leaves the title to the page around it; `width` is that of the plot itself in inches.
     """
     grouped = group(records)
-    labels = _labels(grouped)
+    labels = series_labels(grouped)
     with style():
         # The names stand one above the other at the right: many make the figure taller, long ones wider.
         height = max(3.1, LABEL_GAP * len(grouped))
@@ -50,11 +49,12 @@ def accuracy_curves(records: Sequence[Record], title: str | None = None, width: 
         names = text_width(labels, LABEL_SIZE, "bold") + 0.95
         words = text_width([subtitle], LABEL_SIZE) + 2 * EDGE - LEFT - width
         fig, axes = framed(width, height, right=max(names, words), bottom=0.65, titled=title != "")
-        _curve_axes(axes, grouped, ticks=max(3, round(2 * width)))
-        for number, series in enumerate(grouped):
-            _draw_curve(axes, series, number, main=series.method == "ease")
-        _end_labels(axes, grouped, labels, height)
-        titles(fig, _title(grouped) if title is None else title, subtitle)
+        curve_axes(axes, grouped, ticks=max(3, round(2 * width)))
+        found = series_looks(grouped)
+        for series, look in zip(grouped, found, strict=True):
+            draw_curve(axes, series, look)
+        _end_labels(axes, grouped, labels, found, height)
+        titles(fig, place_title(grouped) if title is None else title, subtitle)
     return fig
 
 
@@ -102,9 +102,15 @@ def heat_floor(records: Sequence[Record]) -> float:
     return min(90.0, 10.0 * math.floor(min(known, default=0.0) / 10))
 
 
-def _curve_axes(axes: Any, grouped: list[Series], ticks: int) -> None:
-    low = min(float(_band(series)[0].min()) for series in grouped)
-    high = max(float(_band(series)[1].max()) for series in grouped)
+def series_looks(grouped: Sequence[Series]) -> list[Look]:
+    """A look for each series; EASE, the method this package is about, stands out."""
+    return looks([series.kind for series in grouped], [series.method == "ease" for series in grouped])
+
+
+def curve_axes(axes: Any, grouped: list[Series], ticks: int) -> None:
+    """Axes for accuracy over classes seen that hold all of these series."""
+    low = min(float(band(series)[0].min()) for series in grouped)
+    high = max(float(band(series)[1].max()) for series in grouped)
     bottom = max(0, 10 * math.floor((low - 2) / 10))
     top = min(100, max(bottom + 10, 10 * math.ceil((high + 1) / 10)))
     seen = sorted({count for series in grouped for count in series.classes_seen})
@@ -118,31 +124,20 @@ def _curve_axes(axes: Any, grouped: list[Series], ticks: int) -> None:
     axes.spines[["left", "right", "top"]].set_visible(False)
 
 
-def _draw_curve(axes: Any, series: Series, number: int, main: bool) -> None:
+def draw_curve(axes: Any, series: Series, look: Look, size: float = 1.0) -> None:
+    """Mean accuracy over the classes seen, with a band where there are several seeds."""
     seen, mean = series.classes_seen, series.curves().mean(axis=0)
-    colour = PALETTE[number % len(PALETTE)]
-    front = 5 if main else 3
     if len(series.records) > 1:
-        axes.fill_between(seen, *_band(series), color=colour, alpha=0.16, linewidth=0, zorder=2)
-    axes.plot(
-        seen,
-        mean,
-        color=colour,
-        # Colours repeat after the palette; the line style then tells the rounds apart.
-        linestyle=LINES[number // len(PALETTE) % len(LINES)],
-        linewidth=2.6 if main else 1.8,
-        marker=MARKERS[number % len(MARKERS)],
-        markersize=(7 if main else 6) if len(seen) <= 25 else 0,
-        markeredgecolor=PAPER,
-        markeredgewidth=0.9,
-        # A point at 100 % sits on the edge of the plot and must not be cut in half.
-        clip_on=False,
-        zorder=front,
-        label=series.label,
-    )
+        axes.fill_between(seen, *band(series), color=look.colour, alpha=0.16, linewidth=0, zorder=2)
+    # Beyond some stages markers would touch and hide the line.
+    crowded = {"markersize": 0} if len(seen) > 25 else {}
+    # A point at 100 % sits on the edge of the plot and must not be cut in half.
+    axes.plot(seen, mean, clip_on=False, label=series.label, **{**look.line_style(size), **crowded})
 
 
-def _end_labels(axes: Any, grouped: list[Series], labels: list[str], height: float) -> None:
+def _end_labels(
+    axes: Any, grouped: list[Series], labels: list[str], found: list[Look], height: float
+) -> None:
     """The last value and the name beside each curve's end, moved apart where they would overlap."""
     bottom, top = axes.get_ylim()
     left, right = axes.get_xlim()
@@ -158,7 +153,7 @@ def _end_labels(axes: Any, grouped: list[Series], labels: list[str], height: flo
             # Level up to the edge, so that the leader of a short stream is not taken for a curve.
             [start, max(start, right - 0.005 * wide), elbow],
             [end, end, at],
-            color=PALETTE[number % len(PALETTE)],
+            color=found[number].colour,
             linewidth=1,
             alpha=0.75,
             clip_on=False,
@@ -202,7 +197,8 @@ def _heat_scale(fig: Figure, axes: Any, squares: Any) -> None:
     bar.ax.tick_params(length=0, labelsize=9)
 
 
-def _title(grouped: list[Series]) -> str:
+def place_title(grouped: list[Series]) -> str:
+    """What all series have in common of dataset, protocol and backbone."""
     parts = [set(values) for values in zip(*_places(grouped), strict=True)]
     return " · ".join(part.pop() for part in parts if len(part) == 1) or "Accuracy as classes arrive"
 
@@ -216,7 +212,7 @@ def _subtitle(grouped: list[Series]) -> str:
     return f"{text}, mean ± s.d. of {number} seeds"
 
 
-def _labels(grouped: list[Series]) -> list[str]:
+def series_labels(grouped: list[Series]) -> list[str]:
     """A curve's name; its dataset, protocol or backbone is added where those differ in one picture."""
     varied = [len(set(values)) > 1 for values in zip(*_places(grouped), strict=True)]
     extras = [[part for part, vary in zip(s.place, varied, strict=True) if vary] for s in grouped]
@@ -228,7 +224,8 @@ def _places(grouped: list[Series]) -> list[Place]:
     return [place_of(series.records[0]) for series in grouped]
 
 
-def _band(series: Series) -> tuple[np.ndarray, np.ndarray]:
+def band(series: Series) -> tuple[np.ndarray, np.ndarray]:
+    """One standard deviation around the mean, within 0 and 100."""
     curves = series.curves()
     mean = curves.mean(axis=0)
     half = curves.std(axis=0, ddof=1) if len(curves) > 1 else np.zeros_like(mean)
