@@ -17,7 +17,8 @@ from matplotlib.figure import Figure
 from ease.engine.files import make_folder, write_atomic
 from ease.studies import drawing, plots
 from ease.studies.series import Place, Record, Series, by_place, group, plain
-from ease.studies.tables import NOTHING, comparison, count_text, percent_text, seconds_text
+from ease.studies.tables import comparison, count_text, percent_text, seconds_text
+from ease.studies.tabular import NOTHING
 
 # The drawing's colours -> the page's, which change with the reader's theme.
 THEME = {
