@@ -17,8 +17,9 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from ease.errors import EaseError
-from ease.studies import plots, report
-from ease.studies.plots import PALETTE, accuracy_curves, heat_floor, save, spread_apart, svg, task_heatmap
+from ease.studies import drawing, plots, report
+from ease.studies.drawing import PALETTE, spread_apart
+from ease.studies.plots import accuracy_curves, heat_floor, save, svg, task_heatmap
 
 Make = Callable[..., dict[str, Any]]
 NAMES = "ease simplecil adam finetune lwf sdc l2p dualprompt coda der foster memo icarl".split()  # noqa: SIM905
@@ -210,6 +211,6 @@ def test_drawing_leaves_matplotlib_as_it_was(make_record: Make) -> None:
 
 
 def test_pyplot_is_never_imported() -> None:
-    for module in (plots, report):
+    for module in (drawing, plots, report):
         assert "matplotlib.pyplot" not in inspect.getsource(module)
         assert "import pyplot" not in inspect.getsource(module)

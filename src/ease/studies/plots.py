@@ -1,67 +1,38 @@
-"""Pictures of records: the accuracy curve of a study and the stage-by-task map of a run.
-
-Figures are built without pyplot, so nothing global changes and any number may be drawn side by side.
-"""
+"""Pictures of records: the accuracy curve of a study and the stage-by-task map of a run."""
 
 from __future__ import annotations
 
-import io
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
-import matplotlib
 import numpy as np
 from matplotlib.collections import PolyCollection
-from matplotlib.colors import ListedColormap, to_rgba
 from matplotlib.figure import Figure
-from matplotlib.font_manager import FontProperties
-from matplotlib.textpath import TextPath
 
-from ease.engine.files import make_folder, write_atomic
-from ease.errors import unknown
+from ease.studies.drawing import (
+    EDGE,
+    INK,
+    LABEL_GAP,
+    LABEL_LENGTH,
+    LABEL_SIZE,
+    LEFT,
+    PAPER,
+    Look,
+    fading,
+    framed,
+    looks,
+    save,
+    spread_apart,
+    style,
+    svg,
+    text_width,
+    thinned,
+    titles,
+)
 from ease.studies.series import Place, Record, Series, group, place_of
 
-# Okabe and Ito's colours, told apart with any colour vision; black is left to text, yellow fades on paper.
-PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
-MARKERS = ("o", "s", "^", "D", "v", "P", "X", "p")
-LINES = ("-", "--", ":", "-.")
-
-# The report swaps these for its own, so that one drawing serves light and dark pages.
-INK, MUTED, GRID, PAPER = "#1b1f27", "#5c6470", "#e3e6ea", "#fffffe"
-HEAT = "#0b5c8f"
-
-LABEL_SIZE, LABEL_GAP, LABEL_LENGTH = 9.5, 0.215, 44  # points, inches, characters
-LEFT, EDGE = 0.65, 0.14  # inches: left of the plot, left of the titles
-
-STYLE = {
-    "font.family": "DejaVu Sans",
-    "font.size": 10,
-    # Names are not formulas: a dataset called "a$b" must not be typeset.
-    "text.parse_math": False,
-    "text.color": INK,
-    "axes.labelcolor": MUTED,
-    "axes.edgecolor": GRID,
-    "axes.facecolor": "none",
-    "axes.axisbelow": True,
-    "figure.facecolor": PAPER,
-    "xtick.color": MUTED,
-    "ytick.color": MUTED,
-    "grid.color": GRID,
-    "grid.linewidth": 0.8,
-    # A constant salt and glyphs drawn as outlines: the same records give the same bytes, whatever fonts
-    # the reader has.
-    "svg.hashsalt": "ease",
-    "svg.fonttype": "path",
-}
-# What each format would stamp with a date or a version.
-STAMPS: dict[str, dict[str, Any]] = {
-    "svg": {"Date": None, "Creator": None},
-    "png": {"Software": None},
-    "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
-}
+__all__ = ["accuracy_curves", "heat_floor", "save", "svg", "task_heatmap"]
 
 
 def accuracy_curves(records: Sequence[Record], title: str | None = None, width: float = 5.5) -> Figure:
@@ -70,19 +41,20 @@ def accuracy_curves(records: Sequence[Record], title: str | None = None, width: 
     `title` "" leaves the title to the page around it; `width` is that of the plot itself in inches.
     """
     grouped = group(records)
-    labels = _labels(grouped)
-    with _style():
+    labels = series_labels(grouped)
+    with style():
         # The names stand one above the other at the right: many make the figure taller, long ones wider.
         height = max(3.1, LABEL_GAP * len(grouped))
         subtitle = _subtitle(grouped)
-        names = _width(labels, LABEL_SIZE, "bold") + 0.95
-        words = _width([subtitle], LABEL_SIZE) + 2 * EDGE - LEFT - width
-        fig, axes = _framed(width, height, right=max(names, words), bottom=0.65, titled=title != "")
-        _curve_axes(axes, grouped, ticks=max(3, round(2 * width)))
-        for number, series in enumerate(grouped):
-            _draw_curve(axes, series, number, main=series.method == "ease")
-        _end_labels(axes, grouped, labels, height)
-        _titles(fig, _title(grouped) if title is None else title, subtitle)
+        names = text_width(labels, LABEL_SIZE, "bold") + 0.95
+        words = text_width([subtitle], LABEL_SIZE) + 2 * EDGE - LEFT - width
+        fig, axes = framed(width, height, right=max(names, words), bottom=0.65, titled=title != "")
+        curve_axes(axes, grouped, ticks=max(3, round(2 * width)))
+        found = series_looks(grouped)
+        for series, look in zip(grouped, found, strict=True):
+            draw_curve(axes, series, look)
+        _end_labels(axes, grouped, labels, found, height)
+        titles(fig, place_title(grouped) if title is None else title, subtitle)
     return fig
 
 
@@ -96,22 +68,22 @@ def task_heatmap(record: Record, lowest: float | None = None, title: str | None 
         cells[stage, : len(row)] = np.array(row, dtype=float)
     floor = heat_floor([record]) if lowest is None else lowest
 
-    with _style():
+    with style():
         numbers = count <= 12
-        fig, axes = _framed(3.3, 3.3, right=0.2 if numbers else 0.85, bottom=0.6, titled=title != "")
+        fig, axes = framed(3.3, 3.3, right=0.2 if numbers else 0.85, bottom=0.6, titled=title != "")
         # Drawn squares, not an image: they stay sharp at any size and carry no embedded bitmap.
         known = [(stage, task) for stage, task in np.ndindex(cells.shape) if not np.isnan(cells[stage, task])]
         squares = PolyCollection(
             [[(t, s), (t + 1, s), (t + 1, s + 1), (t, s + 1)] for s, t in known],
             array=[cells[place] for place in known],
-            cmap=_fading(),
+            cmap=fading(),
             edgecolors=PAPER,
             linewidth=min(1.5, 15 / count),
         )
         squares.set_clim(floor, 100)
         axes.add_collection(squares)
         axes.set(xlim=(0, count), ylim=(count, 0), xlabel="Task", ylabel="After stage")
-        ticks = _thinned(range(1, count + 1), 12)
+        ticks = thinned(range(1, count + 1), 12)
         for axis in (axes.xaxis, axes.yaxis):
             axis.set_ticks([tick - 0.5 for tick in ticks], labels=[str(tick) for tick in ticks])
         axes.tick_params(length=0)
@@ -120,7 +92,7 @@ def task_heatmap(record: Record, lowest: float | None = None, title: str | None 
             _write_cells(axes, cells, squares)
         else:
             _heat_scale(fig, axes, squares)
-        _titles(fig, series.label if title is None else title, "Accuracy (%) on each task after each stage")
+        titles(fig, series.label if title is None else title, "Accuracy (%) on each task after each stage")
     return fig
 
 
@@ -130,52 +102,21 @@ def heat_floor(records: Sequence[Record]) -> float:
     return min(90.0, 10.0 * math.floor(min(known, default=0.0) / 10))
 
 
-def svg(fig: Figure, transparent: bool = False) -> bytes:
-    """The figure as an SVG document, equal bytes for equal figures."""
-    return _render(fig, "svg", transparent)
+def series_looks(grouped: Sequence[Series]) -> list[Look]:
+    """A look for each series; EASE, the method this package is about, stands out."""
+    return looks([series.kind for series in grouped], [series.method == "ease" for series in grouped])
 
 
-def save(fig: Figure, path_stem: str | Path, formats: Sequence[str] = ("svg", "png")) -> list[Path]:
-    """Write `path_stem`.svg, .png and so on; returns what was written."""
-    stem = Path(path_stem)
-    for name in formats:
-        if name not in STAMPS:
-            raise unknown("picture format", name, STAMPS)
-    # Not with_suffix: a stem such as "alpha-0.1" has a dot of its own.
-    paths = [stem.with_name(f"{stem.name}.{name}") for name in formats]
-    for name, path in zip(formats, paths, strict=True):
-        make_folder(path.parent)
-        write_atomic(path, _render(fig, name))
-    return paths
-
-
-def spread_apart(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:
-    """Move positions as little as possible (least squares) until neighbours are `gap` apart, in bounds."""
-    order = np.argsort(wanted, kind="stable")
-    # With i gaps taken off the i-th, "at least a gap apart" becomes "not decreasing": pool the violators.
-    blocks: list[tuple[float, int]] = []
-    for rank, index in enumerate(order):
-        blocks.append((wanted[index] - rank * gap, 1))
-        while len(blocks) > 1 and blocks[-2][0] > blocks[-1][0]:
-            (a, m), (b, n) = blocks[-2:]
-            blocks[-2:] = [((a * m + b * n) / (m + n), m + n)]
-    room = max(low, high - (len(order) - 1) * gap)
-    flat = [min(max(mean, low), room) for mean, count in blocks for _ in range(count)]
-    placed = [0.0] * len(order)
-    for rank, index in enumerate(order):
-        placed[index] = flat[rank] + rank * gap
-    return placed
-
-
-def _curve_axes(axes: Any, grouped: list[Series], ticks: int) -> None:
-    low = min(float(_band(series)[0].min()) for series in grouped)
-    high = max(float(_band(series)[1].max()) for series in grouped)
+def curve_axes(axes: Any, grouped: list[Series], ticks: int) -> None:
+    """Axes for accuracy over classes seen that hold all of these series."""
+    low = min(float(band(series)[0].min()) for series in grouped)
+    high = max(float(band(series)[1].max()) for series in grouped)
     bottom = max(0, 10 * math.floor((low - 2) / 10))
     top = min(100, max(bottom + 10, 10 * math.ceil((high + 1) / 10)))
     seen = sorted({count for series in grouped for count in series.classes_seen})
     margin = 0.03 * (seen[-1] - seen[0]) or 1
     axes.set(xlim=(seen[0] - margin, seen[-1] + margin), ylim=(bottom, top))
-    axes.set_xticks(_thinned(seen, ticks))
+    axes.set_xticks(thinned(seen, ticks))
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}%")
     axes.set_xlabel("Classes seen")
     axes.grid(axis="y")
@@ -183,31 +124,20 @@ def _curve_axes(axes: Any, grouped: list[Series], ticks: int) -> None:
     axes.spines[["left", "right", "top"]].set_visible(False)
 
 
-def _draw_curve(axes: Any, series: Series, number: int, main: bool) -> None:
+def draw_curve(axes: Any, series: Series, look: Look, size: float = 1.0) -> None:
+    """Mean accuracy over the classes seen, with a band where there are several seeds."""
     seen, mean = series.classes_seen, series.curves().mean(axis=0)
-    colour = PALETTE[number % len(PALETTE)]
-    front = 5 if main else 3
     if len(series.records) > 1:
-        axes.fill_between(seen, *_band(series), color=colour, alpha=0.16, linewidth=0, zorder=2)
-    axes.plot(
-        seen,
-        mean,
-        color=colour,
-        # Colours repeat after the palette; the line style then tells the rounds apart.
-        linestyle=LINES[number // len(PALETTE) % len(LINES)],
-        linewidth=2.6 if main else 1.8,
-        marker=MARKERS[number % len(MARKERS)],
-        markersize=(7 if main else 6) if len(seen) <= 25 else 0,
-        markeredgecolor=PAPER,
-        markeredgewidth=0.9,
-        # A point at 100 % sits on the edge of the plot and must not be cut in half.
-        clip_on=False,
-        zorder=front,
-        label=series.label,
-    )
+        axes.fill_between(seen, *band(series), color=look.colour, alpha=0.16, linewidth=0, zorder=2)
+    # Beyond some stages markers would touch and hide the line.
+    crowded = {"markersize": 0} if len(seen) > 25 else {}
+    # A point at 100 % sits on the edge of the plot and must not be cut in half.
+    axes.plot(seen, mean, clip_on=False, label=series.label, **{**look.line_style(size), **crowded})
 
 
-def _end_labels(axes: Any, grouped: list[Series], labels: list[str], height: float) -> None:
+def _end_labels(
+    axes: Any, grouped: list[Series], labels: list[str], found: list[Look], height: float
+) -> None:
     """The last value and the name beside each curve's end, moved apart where they would overlap."""
     bottom, top = axes.get_ylim()
     left, right = axes.get_xlim()
@@ -223,7 +153,7 @@ def _end_labels(axes: Any, grouped: list[Series], labels: list[str], height: flo
             # Level up to the edge, so that the leader of a short stream is not taken for a curve.
             [start, max(start, right - 0.005 * wide), elbow],
             [end, end, at],
-            color=PALETTE[number % len(PALETTE)],
+            color=found[number].colour,
             linewidth=1,
             alpha=0.75,
             clip_on=False,
@@ -240,11 +170,6 @@ def _end_labels(axes: Any, grouped: list[Series], labels: list[str], height: flo
                 fontweight="bold" if series.method == "ease" else "normal",
                 annotation_clip=False,
             )
-
-
-def _fading() -> ListedColormap:
-    """One hue from nearly gone to full: what is forgotten fades into the page, be that light or dark."""
-    return ListedColormap([to_rgba(HEAT, alpha) for alpha in np.linspace(0.07, 1, 40)])
 
 
 def _write_cells(axes: Any, cells: np.ndarray, squares: Any) -> None:
@@ -272,32 +197,8 @@ def _heat_scale(fig: Figure, axes: Any, squares: Any) -> None:
     bar.ax.tick_params(length=0, labelsize=9)
 
 
-def _framed(width: float, height: float, right: float, bottom: float, titled: bool) -> tuple[Figure, Any]:
-    """A figure around axes of a fixed size in inches, with room for ticks, titles and what `right` needs."""
-    left, top = LEFT, 0.88 if titled else 0.58
-    full_width, full_height = left + width + right, bottom + height + top
-    fig = Figure(figsize=(full_width, full_height))
-    box = (left / full_width, bottom / full_height, width / full_width, height / full_height)
-    return fig, fig.add_axes(box)
-
-
-def _titles(fig: Figure, title: str, subtitle: str) -> None:
-    width, height = fig.get_size_inches()
-    left, second = EDGE / width, 0.56 if title else 0.24
-    room = width - 2 * EDGE
-    while title and (needed := _width([title], 13, "bold")) > room:
-        title = f"{title[: int(len(title) * room / needed) - 1]}…"
-    fig.text(left, 1 - 0.30 / height, title, fontsize=13, fontweight="bold", va="center")
-    fig.text(left, 1 - second / height, subtitle, fontsize=9.5, color=MUTED, va="center")
-
-
-def _width(texts: Sequence[str], size: float, weight: str = "normal") -> float:
-    """The longest text in inches."""
-    font = FontProperties(family="DejaVu Sans", weight=weight, size=size)
-    return max(TextPath((0, 0), text, prop=font).get_extents().width for text in texts) / 72
-
-
-def _title(grouped: list[Series]) -> str:
+def place_title(grouped: list[Series]) -> str:
+    """What all series have in common of dataset, protocol and backbone."""
     parts = [set(values) for values in zip(*_places(grouped), strict=True)]
     return " · ".join(part.pop() for part in parts if len(part) == 1) or "Accuracy as classes arrive"
 
@@ -311,7 +212,7 @@ def _subtitle(grouped: list[Series]) -> str:
     return f"{text}, mean ± s.d. of {number} seeds"
 
 
-def _labels(grouped: list[Series]) -> list[str]:
+def series_labels(grouped: list[Series]) -> list[str]:
     """A curve's name; its dataset, protocol or backbone is added where those differ in one picture."""
     varied = [len(set(values)) > 1 for values in zip(*_places(grouped), strict=True)]
     extras = [[part for part, vary in zip(s.place, varied, strict=True) if vary] for s in grouped]
@@ -323,30 +224,9 @@ def _places(grouped: list[Series]) -> list[Place]:
     return [place_of(series.records[0]) for series in grouped]
 
 
-def _band(series: Series) -> tuple[np.ndarray, np.ndarray]:
+def band(series: Series) -> tuple[np.ndarray, np.ndarray]:
+    """One standard deviation around the mean, within 0 and 100."""
     curves = series.curves()
     mean = curves.mean(axis=0)
     half = curves.std(axis=0, ddof=1) if len(curves) > 1 else np.zeros_like(mean)
     return np.clip(mean - half, 0, 100), np.clip(mean + half, 0, 100)
-
-
-def _thinned(values: Sequence[int], most: int) -> list[int]:
-    """At most `most` ticks at equal steps, always with the last."""
-    step = math.ceil(len(values) / most)
-    return list(values)[::-1][::step][::-1]
-
-
-def _render(fig: Figure, format: str, transparent: bool = False) -> bytes:
-    out = io.BytesIO()
-    with _style():
-        fig.savefig(out, format=format, dpi=200, metadata=STAMPS[format], transparent=transparent)
-    return out.getvalue()
-
-
-@contextmanager
-def _style() -> Iterator[None]:
-    # From the defaults, not from a matplotlibrc that happens to lie around.
-    with matplotlib.rc_context():
-        matplotlib.rcParams.update({**matplotlib.rcParamsDefault, "backend": matplotlib.rcParams["backend"]})
-        matplotlib.rcParams.update(STYLE)
-        yield

@@ -15,18 +15,19 @@ from markupsafe import Markup, escape
 from matplotlib.figure import Figure
 
 from ease.engine.files import make_folder, write_atomic
-from ease.studies import plots
+from ease.studies import drawing, plots
 from ease.studies.series import Place, Record, Series, by_place, group, plain
-from ease.studies.tables import NOTHING, comparison, count_text, percent_text, seconds_text
+from ease.studies.tables import comparison, count_text, percent_text, seconds_text
+from ease.studies.tabular import NOTHING
 
 # The drawing's colours -> the page's, which change with the reader's theme.
 THEME = {
-    plots.INK: "ink",
-    plots.MUTED: "muted",
-    plots.GRID: "grid",
-    plots.PAPER: "paper",
-    plots.HEAT: "heat",
-    **{colour: f"line{number}" for number, colour in enumerate(plots.PALETTE)},
+    drawing.INK: "ink",
+    drawing.MUTED: "muted",
+    drawing.GRID: "grid",
+    drawing.PAPER: "paper",
+    drawing.HEAT: "heat",
+    **{colour: f"line{number}" for number, colour in enumerate(drawing.PALETTE)},
 }
 
 
@@ -246,7 +247,7 @@ def _mean(series: Series, read: Callable[[Record], float | None]) -> float:
 
 def _inline(figure: Figure, prefix: str, words: str, kind: str = "map") -> Markup:
     """A figure as an <svg> element that takes its colours from the page and its words from us."""
-    document = plots.svg(figure, transparent=True).decode("utf-8")
+    document = drawing.svg(figure, transparent=True).decode("utf-8")
     body = document[document.index("<svg") :]
     body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
     # A page may hold many drawings, whose ids and style rules would otherwise meet.

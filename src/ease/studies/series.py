@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ease.errors import EaseError
+from ease.methods.registry import methods
 
 Record = dict[str, Any]
 FORMAT = 1
@@ -35,6 +36,9 @@ TITLES = {
     "coda": "CODA",
     "coda-prompt": "CODA-Prompt",
     "joint": "Joint",
+    "ranpac": "RanPAC",
+    "finetune-adapter": "Finetune-Adapter",
+    "upper-bound": "Upper bound",
 }
 
 # Parts of a config that name the place, or that say where and how a run was carried out: two runs that
@@ -78,6 +82,10 @@ class Series:
     @property
     def method(self) -> str:
         return str(self.records[0]["method"])
+
+    @property
+    def kind(self) -> str:
+        return kind_of(self.method)
 
     @property
     def seeds(self) -> list[int]:
@@ -141,6 +149,12 @@ def method_title(method: str) -> str:
     """A method as papers write it; variants such as `adam-ssf` keep their ending."""
     family, dash, variant = method.partition("-")
     return TITLES.get(method) or plain(f"{TITLES.get(family, family)}{dash}{variant}")
+
+
+def kind_of(method: str) -> str:
+    """What a method may look at. Records outlive packages: one nobody knows any more counts as exemplar-free."""
+    known = methods().get(method)
+    return known.kind if known else "exemplar-free"
 
 
 def plain(name: object) -> str:

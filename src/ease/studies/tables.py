@@ -1,23 +1,17 @@
-"""The comparison table: one row per method, for the terminal, Markdown, CSV, LaTeX and the report."""
+"""The comparison of records, one row per method, and a paper's exhibits, methods by streams."""
 
 from __future__ import annotations
 
-import csv
-import io
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import rich.box
-import rich.table
-from rich.console import Console, ConsoleOptions, RenderResult
-from rich.measure import Measurement
-from rich.text import Text
 
+from ease.errors import EaseError, unknown
 from ease.studies.series import Place, Record, Series, by_place, group
+from ease.studies.tabular import NOTHING, Blocks, Cell, Head, Line, Tabular, csv_text, mark_best, whole
 
-NOTHING = "–"
+SPREAD = "±: standard deviation over seeds."
 
 
 def count_text(value: float) -> str:
@@ -68,23 +62,13 @@ COLUMNS = (
 
 
 @dataclass(frozen=True)
-class Cell:
-    """What a cell shows, and whether it is the best of its column at its place."""
-
-    text: str
-    best: bool = False
-    mean: float | None = None
-    deviation: float | None = None
-
-
-@dataclass(frozen=True)
 class Row:
     series: Series
     cells: list[Cell]
 
 
 @dataclass(frozen=True)
-class Table:
+class Table(Tabular):
     """The comparison of several series; rows of one place stand together."""
 
     title: str
@@ -98,12 +82,16 @@ class Table:
         return any(len(row.series.records) > 1 for row in self.rows)
 
     @property
-    def any_best(self) -> bool:
-        return any(cell.best for row in self.rows for cell in row.cells)
+    def name_heads(self) -> list[str]:
+        return [*(name.capitalize() for name in self.place_fields), "Method"]
 
     @property
-    def heads(self) -> list[str]:
-        return [*(name.capitalize() for name in self.place_fields), "Method", *(c.head for c in self.columns)]
+    def figure_heads(self) -> list[Head]:
+        return [Head(column.head, column.latex) for column in self.columns]
+
+    @property
+    def lines(self) -> list[Line]:
+        return [Line(self.names(row), row.cells, self.starts_place(i)) for i, row in enumerate(self.rows)]
 
     def names(self, row: Row) -> list[str]:
         """The leading text cells of a row."""
@@ -113,97 +101,23 @@ class Table:
         """Whether a rule belongs above this row."""
         return index > 0 and self.rows[index].series.place != self.rows[index - 1].series.place
 
-    def rich(self, narrow: bool = False, figures: int | None = None) -> rich.table.Table:
-        """The terminal table; a narrow one breaks before deviations, or shows the first figures only."""
-        table = rich.table.Table(
-            title=Text(self.title) if self.title else None,
-            caption=Text(self.legend),
-            box=rich.box.SIMPLE_HEAD,
-            title_justify="left",
-            caption_justify="left",
-            padding=(0, 1, 0, 0),
-            pad_edge=False,
-        )
-        names = len(self.place_fields) + 1
-        for head in self.heads[:names]:
-            table.add_column(Text(head))
-        for column in self.columns[:figures]:
-            table.add_column(Text(column.head), justify="right", no_wrap=True, min_width=len(column.head))
-        for index, row in enumerate(self.rows):
-            if self.starts_place(index):
-                table.add_section()
-            cells = row.cells[:figures]
-            texts = [cell.text.replace(" ±", "\n±") if narrow else cell.text for cell in cells]
-            styles = ["bold green" if cell.best else "" for cell in cells]
-            table.add_row(*map(Text, self.names(row)), *map(Text, texts, styles))
-        return table
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        # Measured unbounded, or the measure would be clamped to the very width it is compared with.
-        free = options.update(max_width=10_000)
-        table = self.rich()
-        fits = Measurement.get(console, free, table).maximum <= options.max_width
-        # Too narrow a terminal costs the last figures, never a name or half a number.
-        figures = len(self.columns)
-        while not fits and figures:
-            table = self.rich(narrow=True, figures=figures)
-            fits = Measurement.get(console, free, table).minimum <= options.max_width
-            figures -= 1
-        yield table
-
     @property
     def legend(self) -> str:
-        """One line for readers who meet these columns for the first time."""
         text = (
             "Ā: mean top-1 of all stages; A_B: top-1 after the last. Trained, /task, Stored: parameters "
             "trained in all, trained per task, kept beside the backbone. Passes: images × subspaces."
         )
-        return f"{text} ±: standard deviation over seeds." if self.several_seeds else text
-
-    def markdown(self) -> str:
-        names = len(self.place_fields) + 1
-        lines = [
-            _markdown_line(map(_markdown_text, self.heads)),
-            _markdown_line(["---"] * names + ["---:"] * len(self.columns)),
-        ]
-        for row in self.rows:
-            figures = [f"**{cell.text}**" if cell.best else cell.text for cell in row.cells]
-            lines.append(_markdown_line([*map(_markdown_text, self.names(row)), *figures]))
-        return "\n".join(lines) + "\n"
+        return f"{text} {SPREAD}" if self.several_seeds else text
 
     def csv(self) -> str:
         """Every figure unrounded, with its standard deviation over the seeds (empty for a single one)."""
-        out = io.StringIO()
-        writer = csv.writer(out, lineterminator="\n")
         figures = [name for column in self.columns for name in (column.key, f"{column.key}_std")]
-        writer.writerow([*Place._fields, "method", "label", "seeds", *figures])
+        rows = []
         for row in self.rows:
-            values = [_whole(value) for cell in row.cells for value in (cell.mean, cell.deviation)]
+            values = [whole(value) for cell in row.cells for value in (cell.mean, cell.deviation)]
             series = row.series
-            writer.writerow([*series.place, series.method, series.label, len(series.records), *values])
-        return out.getvalue()
-
-    def latex(self) -> str:
-        r"""A booktabs tabular, best figures in \textbf; needs \usepackage{booktabs}."""
-        names = len(self.place_fields) + 1
-        heads = [_latex_text(head) for head in self.heads[:names]] + [column.latex for column in self.columns]
-        lines = [
-            rf"\begin{{tabular}}{{{'l' * names}{'r' * len(self.columns)}}}",
-            r"\toprule",
-            " & ".join(heads) + r" \\",
-            r"\midrule",
-        ]
-        for index, row in enumerate(self.rows):
-            if self.starts_place(index):
-                lines.append(r"\midrule")
-            figures = []
-            for cell in row.cells:
-                text = cell.text.replace(NOTHING, "--").replace(" ±", r" $\pm$ ")
-                # A minus sign, not a hyphen.
-                text = re.sub(r"^-(?=\d)", r"$-$", text)
-                figures.append(rf"\textbf{{{text}}}" if cell.best else text)
-            lines.append(" & ".join([*map(_latex_text, self.names(row)), *figures]) + r" \\")
-        return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
+            rows.append([*series.place, series.method, series.label, len(series.records), *values])
+        return csv_text([*Place._fields, "method", "label", "seeds", *figures], rows)
 
 
 def comparison(records: Sequence[Record]) -> Table:
@@ -216,50 +130,119 @@ def comparison(records: Sequence[Record]) -> Table:
 
 
 def _rows(members: list[Series]) -> list[Row]:
-    columns = [_cells(column, members) for column in COLUMNS]
+    columns = [
+        mark_best([series.values(c.read) for series in members], c.show, c.more_is_better, c.spread)
+        for c in COLUMNS
+    ]
     return [Row(series, list(cells)) for series, *cells in zip(members, *columns, strict=True)]
 
 
-def _cells(column: Column, members: list[Series]) -> list[Cell]:
-    found = [series.values(column.read) for series in members]
-    means = [float(np.mean(values)) if values else None for values in found]
-    known = [mean for mean in means if mean is not None]
-    best = (max if column.more_is_better else min)(known, default=None)
-    # Compared as shown: two equal-looking figures of which one is bold would puzzle, and so would a
-    # column that is bold from top to bottom.
-    winner = column.show(best) if best is not None else None
-    contested = len({column.show(mean) for mean in known}) > 1
-    cells = []
-    for mean, values in zip(means, found, strict=True):
-        if mean is None:
-            cells.append(Cell(NOTHING))
-            continue
-        deviation = float(np.std(values, ddof=1)) if len(values) > 1 else None
-        text = column.show(mean)
-        shown = f"{text} ±{column.show(deviation)}" if column.spread and deviation is not None else text
-        cells.append(Cell(shown, contested and text == winner, mean, deviation))
-    return cells
+# --- exhibits -------------------------------------------------------------------------------------
+
+Spot = tuple[str, str]
+"""A row and a column of an exhibit."""
+Published = tuple[float | None, float | None]
+"""Ā and A_B as a paper gives them."""
+FIGURES = COLUMNS[:2]
 
 
-def _whole(value: float | None) -> float | int | None:
-    """Counts pass through a float mean; in the file they are whole numbers again."""
-    return int(value) if value is not None and value.is_integer() else value
+@dataclass(frozen=True)
+class Exhibit(Blocks):
+    """A paper's table: methods down, streams across, Ā and A_B of each, published figures beside ours."""
+
+    title: str
+    rows: Sequence[str]
+    columns: Sequence[str]
+    ours: Mapping[Spot, tuple[Cell, Cell]]
+    published: Mapping[Spot, Published]
+    several_seeds: bool = False
+
+    @property
+    def name_heads(self) -> list[str]:
+        return ["Method"]
+
+    @property
+    def figure_heads(self) -> list[Head]:
+        return [
+            Head("published", "publ.", column) if quoted else Head(FIGURES[i].head, FIGURES[i].latex, column)
+            for column, i, quoted in self._places
+        ]
+
+    @property
+    def lines(self) -> list[Line]:
+        return [Line([row], [self._cell(row, *place) for place in self._places]) for row in self.rows]
+
+    @property
+    def legend(self) -> str:
+        parts = ["Ā: mean top-1 of all stages; A_B: top-1 after the last."]
+        parts += ["published: the figure at its left as the paper gives it."] if self.published else []
+        parts += [SPREAD] if self.several_seeds else []
+        return " ".join(parts)
+
+    def csv(self) -> str:
+        """One line per cell: the long form is the one that other programs read with ease."""
+        keys = [column.key for column in FIGURES]
+        heads = [name for key in keys for name in (key, f"{key}_std", f"{key}_published")]
+        rows = []
+        for row in self.rows:
+            for column in self.columns:
+                cells = self.ours.get((row, column), (Cell(NOTHING), Cell(NOTHING)))
+                quoted = self.published.get((row, column), (None, None))
+                values = [v for c, q in zip(cells, quoted, strict=True) for v in (c.mean, c.deviation, q)]
+                if any(value is not None for value in values):
+                    rows.append([row, column, *values])
+        return csv_text(["row", "column", *heads], rows)
+
+    @property
+    def _places(self) -> list[tuple[str, int, bool]]:
+        """(column, which figure, whether published): a column without published figures needs no place for them."""
+        quoted = {column for (_, column), pair in self.published.items() if pair != (None, None)}
+        return [
+            (column, i, kind)
+            for column in self.columns
+            for i in range(len(FIGURES))
+            for kind in ((False, True) if column in quoted else (False,))
+        ]
+
+    def _cell(self, row: str, column: str, figure: int, quoted: bool) -> Cell:
+        if not quoted:
+            return self.ours[row, column][figure] if (row, column) in self.ours else Cell(NOTHING)
+        value = self.published.get((row, column), (None, None))[figure]
+        return Cell(NOTHING if value is None else FIGURES[figure].show(value), quoted=True)
 
 
-def _markdown_line(cells: Sequence[str] | map[str]) -> str:
-    return f"| {' | '.join(cells)} |"
+def exhibit_table(
+    rows: Sequence[str],
+    columns: Sequence[str],
+    cells: Mapping[Spot, Sequence[Record]],
+    published: Mapping[Spot, Published] | None = None,
+    title: str = "",
+) -> Exhibit:
+    """Ā and A_B for every row and column, mean and deviation where a cell has several seeds.
+
+    The best of ours is marked in each column; a published figure is only quoted, never compared.
+    """
+    known = published or {}
+    for spot in (*cells, *known):
+        for name, names, what in zip(spot, (rows, columns), ("row", "column"), strict=True):
+            if name not in names:
+                raise unknown(f"{what} of the table", name, names)
+    _one_experiment_each(cells)
+    ours: dict[Spot, tuple[Cell, Cell]] = {}
+    for column in columns:
+        found = [cells.get((row, column), ()) for row in rows]
+        marked = [
+            mark_best([[float(record[figure.key]) for record in records] for records in found], figure.show)
+            for figure in FIGURES
+        ]
+        ours |= {(row, column): (average, last) for row, average, last in zip(rows, *marked, strict=True)}
+    several = any(len(found) > 1 for found in cells.values())
+    return Exhibit(title, rows, columns, ours, known, several)
 
 
-def _markdown_text(text: str) -> str:
-    return re.sub(r"([\\`*_\[\]<>|~])", r"\\\1", text)
-
-
-def _latex_text(text: str) -> str:
-    special = {
-        "\\": r"\textbackslash{}",
-        "~": r"\textasciitilde{}",
-        "^": r"\textasciicircum{}",
-        "·": r"$\cdot$",
-        **{char: f"\\{char}" for char in "&%$#_{}"},
-    }
-    return "".join(special.get(char, char) for char in text)
+def _one_experiment_each(cells: Mapping[Spot, Sequence[Record]]) -> None:
+    """A mean over different settings or streams would be a figure of nothing."""
+    for (row, column), records in cells.items():
+        if records and len(found := group(records)) > 1:
+            labels = ", ".join(f"{series.label} on {series.place}" for series in found)
+            raise EaseError(f"the cell '{row}', '{column}' mixes {len(found)} experiments: {labels}")
