@@ -139,6 +139,83 @@ def study(
 
 
 @app.command()
+def paper(
+    name: Annotated[str, typer.Argument(help="An exhibit, 'all' of them, or 'list'.")],
+    scale: Annotated[str, typer.Option(help="full, small or tiny; see 'ease paper list'.")] = "tiny",
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for runs and exhibits; runs/paper-SCALE if left out.")
+    ] = None,
+    methods: Annotated[
+        str | None, typer.Option(help="Only these, separated by commas.", metavar="A,B,...")
+    ] = None,
+    seeds: Annotated[str | None, typer.Option(help="Separated by commas.", metavar="N,N,...")] = None,
+    shard: Annotated[
+        str, typer.Option(help="i/n: do the i-th of n shares of the work.", metavar="I/N")
+    ] = "1/1",
+    jobs: Annotated[int, typer.Option(min=1, help="Runs at a time; they share the cores.")] = 1,
+    dataset: Annotated[str | None, typer.Option(help="Only this dataset; the one of scale small.")] = None,
+    protocol: Annotated[str | None, typer.Option(help="Another split of that dataset.")] = None,
+    data_root: Annotated[Path | None, typer.Option(help="The dataset's folder.")] = None,
+    backbone: Annotated[str | None, typer.Option(help="Another backbone.")] = None,
+    weights: Weights = None,
+    input_size: Annotated[int | None, typer.Option(help="Side length of the input in pixels.")] = None,
+    limit_per_class: Annotated[int | None, typer.Option(help="Use only so many images of a class.")] = None,
+    preset: Annotated[str | None, typer.Option(help="Other settings; see 'ease presets'.")] = None,
+    sets: Sets = None,
+    as_json: Json = False,
+) -> None:
+    """Reproduce a table or figure of the paper. Repeat the command to go on where it stopped."""
+    options = {
+        "dataset": dataset,
+        "protocol": protocol,
+        "data_root": _text(data_root),
+        "backbone": backbone,
+        "weights": _text(weights),
+        "input_size": input_size,
+        "limit_per_class": limit_per_class,
+        "preset": preset,
+    }
+    from ease.engine.progress import Bars
+    from ease.studies.exhibit import Reproduction
+    from ease.studies.paper import check_scale, exhibits, find_exhibit, scales, squares
+
+    if name == "list":
+        rows = [{"name": n, "paper": e.paper, "what": e.title} for n, e in exhibits().items()]
+        _list(rows, as_json)
+        if not as_json:
+            typer.echo("")
+            _list([{"scale": scale, "what": about} for scale, about in scales().items()], False)
+        return
+    wanted = exhibits() if name == "all" else {name: find_exhibit(name)}
+    size = check_scale(scale)
+    work = Reproduction(
+        {
+            each: squares(
+                exhibit,
+                size,
+                methods=_parts(methods),
+                seeds=_numbers(seeds),
+                options=options,
+                sets=sets or [],
+            )
+            for each, exhibit in wanted.items()
+        },
+        out or Path("runs") / f"paper-{size}",
+    )
+    told = {}
+    for drawn in work.run(jobs, _share(shard), Bars()):
+        told[drawn.name] = drawn.records
+        if not as_json:
+            typer.echo(f"{drawn.exhibit.paper}: {drawn.exhibit.title}")
+            _console().print(drawn.table)
+            typer.echo(f"wrote {', '.join(str(path) for path in drawn.written)}")
+    if as_json:
+        _print_json(told)
+    if work.failure is not None:
+        raise work.failure
+
+
+@app.command()
 def report(
     folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Folders of finished runs.")],
     out: Annotated[Path, typer.Option(help="Folder for the report and the plot.")],
@@ -310,6 +387,13 @@ def _text(path: Path | None) -> str | None:
 
 def _parts(text: str | None) -> list[str]:
     return [part.strip() for part in (text or "").split(",") if part.strip()]
+
+
+def _share(text: str) -> tuple[int, int]:
+    number, slash, count = text.partition("/")
+    if not (slash and number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count)):
+        raise EaseError(f"'--shard {text}' is not i/n with i from 1 to n: write for instance --shard 1/4")
+    return int(number), int(count)
 
 
 def _numbers(text: str | None) -> list[int]:

@@ -113,7 +113,10 @@ class Series:
 
 
 def group(records: Sequence[Record]) -> list[Series]:
-    """Gather the seeds of each experiment; places and methods keep the order in which they first appear."""
+    """Gather the seeds of each experiment; places and methods keep the order in which they first appear.
+
+    A record that says its `label` goes by that instead of its method and settings: exhibits name their rows.
+    """
     if not records:
         raise EaseError("there is no record to show: run a study first")
     for record in records:
@@ -122,12 +125,11 @@ def group(records: Sequence[Record]) -> list[Series]:
     places: dict[Place, dict[str, list[Record]]] = {}
     for record in records:
         methods = places.setdefault(place_of(record), {})
-        methods.setdefault(record["method"], []).append(record)
+        methods.setdefault(record.get("label") or method_title(record["method"]), []).append(record)
 
     grouped = []
     for place, methods in places.items():
-        for method, found in methods.items():
-            title = method_title(method)
+        for title, found in methods.items():
             for setting, members in _by_setting(found):
                 grouped.append(Series(f"{title} ({setting})" if setting else title, place, members))
     return grouped
