@@ -32,14 +32,17 @@ def _readable(folder: str, words: dict[str, str]) -> str:
 
 
 def _wordnet() -> dict[str, str]:
-    """The first word of each wnid, for all of ImageNet-21k."""
+    """The first word of each wnid, for all of ImageNet: the 1k classes are not quite a part of the 21k."""
     import ease.torchvision_cure  # noqa: F401
 
     # isort: split
     from timm.data import ImageNetInfo
 
-    described = ImageNetInfo("imagenet-21k-goog").label_descriptions(as_dict=True)
-    return {wnid: lemmas.split(",")[0].strip() for wnid, lemmas in described.items()}
+    return {
+        wnid: lemmas.split(",")[0].strip()
+        for part in ("imagenet-21k-goog", "imagenet-1k")
+        for wnid, lemmas in ImageNetInfo(part).label_descriptions(as_dict=True).items()
+    }
 
 
 def numeric_order(folders: Sequence[str]) -> list[str]:

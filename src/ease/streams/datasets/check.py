@@ -123,7 +123,9 @@ class Findings:
             if self.expected not in (None, self.sizes):
                 lines.append(f"published as {self.dataset}: {self.expected}")
             lines.append("every file can be read" if not self.unreadable else "")
-            lines.append("no image is in both train and test" if not self.duplicates else "")
+            lines.append(
+                "no image is in both train and test" if self.sizes.test and not self.duplicates else ""
+            )
         lines += [f"note: {line}" for line in self.notes]
         lines += [f"warning: {line}" for line in self.warnings]
         lines += [f"damage: {line}" for line in self.damage]
@@ -218,6 +220,8 @@ def _check_files(findings: Findings, scan: FolderScan, bar: Bar) -> None:
         findings.notes += [] if note is None else [note]
         if scan.test is None:
             findings.damage.append(f"there is no test/ beside train/ in {scan.root}: put it there")
+    elif scan.test is None:
+        findings.notes.append("no test/ found: a fifth of each class, chosen by content, is for testing")
     if not scan.train:
         raise EaseError(f"folder '{scan.root}' has no class folder: make one folder of images for each class")
     if len(scan.train) == 1:

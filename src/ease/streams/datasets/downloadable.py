@@ -25,7 +25,7 @@ KINDS = {"cifar10": "CIFAR10", "cifar100": "CIFAR100", "fashion-mnist": "Fashion
 
 def load_downloadable(name: str, request: Request) -> Dataset:
     """Class folders if the root has a train/, else torchvision's files under it. Both have the official label order."""
-    root = request.folder(name)
+    root = request.folder(name, _expected(name))
     if not (root / "train").is_dir():
         return _official(name, root, request.download)
     scan = scan_folder(root, request.unreadable)
@@ -39,7 +39,7 @@ def load_downloadable(name: str, request: Request) -> Dataset:
 
 def examine_downloadable(name: str, request: Request) -> FolderScan | Dataset:
     """The files a check looks at; torchvision's are whole if they can be loaded."""
-    root = request.folder(name)
+    root = request.folder(name, _expected(name))
     if not (root / "train").is_dir():
         return _official(name, root, download=False)
     # CIFAR-100 has a class `train`: such a folder without test/ is a split only if no class lies beside it.
@@ -83,23 +83,28 @@ def _kind(name: str) -> Any:
 
 
 def _official(name: str, root: Path, download: bool) -> Dataset:
-    """What torchvision downloads. CIFAR's files are pickles, which it opens only after the MD5 of each one has matched."""
+    """What torchvision downloads. CIFAR's are pickles: it opens each one only after its MD5 has matched."""
     published, kind = PUBLISHED[name], _kind(name)
     try:
         parts = [_images(kind(str(root), train=train, download=download)) for train in (True, False)]
     except (OSError, RuntimeError, ValueError, AssertionError, LookupError, EOFError) as error:
-        (folder,) = published.folders
-        there = (root / folder).exists()
+        there = [folder for folder in published.folders if (root / folder).exists()]
         how = "the download failed" if download else "nothing was downloaded"
-        raise (DamagedError if there else EaseError)(
-            f"{published.title} is not in '{root}' ({f'{folder} is incomplete or altered' if there else how}): "
-            f"put train/CLASS and test/CLASS there, or the unpacked {folder} of {published.source}, "
-            "or allow the download (--download)"
-        ) from error
+        how = f"{there[0]} is incomplete or altered" if there else how
+        line = f"{published.title} is not in '{root}' ({how}): {_expected(name)}"
+        raise (DamagedError if there else EaseError)(line) from error
     (train, classes), (test, _) = parts
     sizes = [np.bincount(part.labels, minlength=len(classes)).tolist() for part in (train, test)]
     called, note = recognise(name, *sizes)
     return Dataset(called, classes, train, test, notes=() if note is None else (note,))
+
+
+def _expected(name: str) -> str:
+    published = PUBLISHED[name]
+    return (
+        f"put train/CLASS and test/CLASS there, or the unpacked {published.folders[0]} of {published.source}, "
+        "or allow the download (--download)"
+    )
 
 
 def _images(files: Any) -> tuple[ImageSet, tuple[str, ...]]:
