@@ -93,6 +93,56 @@ def test_lists(command: str, name: str) -> None:
     assert name in ease(command).stdout
 
 
+def test_rows_of_presets_are_listed_when_asked_for() -> None:
+    row = "released/cifar100-b0inc5-in21k"
+    assert row not in ease("presets").stdout
+    assert row in ease("presets", "released").stdout
+    assert row in [found["name"] for found in json.loads(ease("presets", "--json").stdout)]
+    (found,) = [r for r in json.loads(ease("presets", "released", "--json").stdout) if r["name"] == row]
+    assert (found["dataset"], found["protocol"]) == ("cifar100", "B0 Inc5")
+    assert "small" in ease("presets", "small").stdout
+    assert "did you mean 'released'?" in refused(ease("presets", "relesed"))
+
+
+def test_datasets_are_checked_by_command(tmp_path: Path) -> None:
+    for part in ("train", "test"):
+        photos(tmp_path / part, {"cat": 4, "dog": 4})  # the same pictures: test is in train
+    words = ["datasets", "check", "imagenet-r", "--data-root", tmp_path]
+    result = ease(*words)
+    assert result.returncode == 0, result.stderr
+    assert "imagenet-r-subset" in result.stdout
+    assert "8 test images are in train too" in result.stdout
+    (tmp_path / "test" / "dog" / "torn.png").write_bytes(b"\x89PNG\r\n\x1a\n")
+    result = ease(*words, "--json")
+    assert result.returncode == 1
+    assert json.loads(result.stdout)["unreadable"] == ["test/dog/torn.png"]
+    assert "torn.png" in ease(*words).stdout
+
+
+def test_an_archive_with_another_md5_exits_with_1(tmp_path: Path) -> None:
+    (tmp_path / "vtab.zip").write_bytes(b"something else")
+    result = ease("datasets", "check", "vtab", "--archive", tmp_path / "vtab.zip")
+    assert result.returncode == 1
+    assert "a9c37bde6105a2516c900b0c33a437c1" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["vtab", "--data-root", "nowhere"], "vtab.zip was published"),
+        (["vtab"], "EASE_DATA"),
+        (["vtub"], "did you mean 'vtab'?"),
+        (["vtab", "--archive", "nowhere.zip"], "nowhere.zip"),
+    ],
+)
+def test_a_check_without_data_gets_one_line(
+    words: list[str], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("EASE_DATA", raising=False)
+    assert says in refused(ease("datasets", "check", *words))
+
+
 def test_info_and_eval_of_a_finished_run(finished: Path) -> None:
     found = json.loads(ease("info", finished, "--json").stdout)
     assert found["method"] == "ease"
@@ -148,6 +198,8 @@ def test_interrupted_and_resumed_by_command(finished: Path, tmp_path: Path) -> N
         (["--set", "alpha=-1"], "alpha"),
         (["--set", "alpha"], "key=value"),
         (["--preset", "relaesed"], "did you mean 'released'?"),
+        (["--preset", "released/vtab-b0inc10"], "did you mean 'released/vtab-b0inc10-in"),
+        (["--preset", "released/vtab-b0inc10-in1k", "--backbone", "ease-vit"], "vtab.zip was published"),
         (["--data-root", "nowhere", "--dataset", "folder"], "nowhere"),
         (["--weights", "nowhere.safetensors"], "nowhere.safetensors"),
         (["--config", "nowhere.yaml"], "nowhere.yaml"),

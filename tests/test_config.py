@@ -9,7 +9,9 @@ import pytest
 from ease.config import resolve
 from ease.errors import EaseError
 from ease.methods.registry import methods
-from ease.presets import preset_list
+from ease.presets import preset_list, preset_rows
+from ease.streams.datasets import dataset_list
+from ease.streams.protocol import split
 
 IN21K = "vit_base_patch16_224.augreg_in21k"
 IN1K = "vit_base_patch16_224.augreg_in21k_ft_in1k"
@@ -65,6 +67,101 @@ def test_the_paper_s_text() -> None:
         "bias": False, "reads": "normed", "complement": "newest", "reweight": "sum", "similarity": "cosine",
     }  # fmt: skip
     assert {key: config.settings[key] for key in expected} == expected
+
+
+NAMED = {name: place for preset in preset_list() for name, place in preset_rows(preset).items()}
+CLASSES = {"cifar100": 100, "omnibenchmark": 300, "vtab": 50}
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_every_named_row_is_a_run_by_itself(name: str) -> None:
+    config, notes = resolve(preset=name)
+    place = {key: getattr(config, key) for key in ("dataset", "protocol", "backbone")}
+    assert place == NAMED[name]
+    assert config.preset == name
+    assert config.dataset in dataset_list()
+    assert config.backbone in (IN21K, IN1K)
+    assert sum(split(config.protocol, CLASSES.get(config.dataset, 200))) == CLASSES.get(config.dataset, 200)
+    short = "in21k" if config.backbone == IN21K else "in1k"
+    assert name.split("/")[1] == f"{config.dataset}-{config.protocol.lower().replace(' ', '')}-{short}"
+    assert notes == []
+
+
+def test_the_rows_are_those_of_the_released_configs_and_of_the_exhibits() -> None:
+    released = {name.split("/")[1] for name in preset_rows("released")}
+    cuts = ["cifar100-b0inc5", "cub200-b0inc10", "imagenet-r-b0inc20", "imagenet-a-b0inc20"]
+    cuts += ["objectnet-b0inc10", "omnibenchmark-b0inc30", "vtab-b0inc10"]
+    assert released == {f"{cut}-{backbone}" for cut in cuts for backbone in ("in21k", "in1k")}
+    paper = [name.split("/")[1] for name in preset_rows("paper")]
+    assert len([name for name in paper if name.endswith("-in21k")]) == 17
+    assert len([name for name in paper if name.endswith("-in1k")]) == 6
+    assert {"imagenet-r-b0inc5-in21k", "imagenet-a-b100inc50-in21k", "cifar100-b0inc20-in1k"} <= set(paper)
+    assert preset_rows("small") == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        (
+            "released/cub200-b0inc10-in1k",
+            {
+                "epochs": 20,
+                "lr": 0.005,
+                "batch_size": 16,
+                "weight_decay": 5e-4,
+                "optimizer": "sgd",
+                "rank": 64,
+            }
+            | {"alpha": 0.005, "ptm": True, "beta": 1.0},
+        ),
+        (
+            "released/objectnet-b0inc10-in1k",
+            {
+                "epochs": 20,
+                "lr": 0.03,
+                "batch_size": 48,
+                "weight_decay": 5e-3,
+                "optimizer": "adam",
+                "alpha": 0.1,
+            },
+        ),
+        (
+            "released/vtab-b0inc10-in1k",
+            {"epochs": 45, "lr": 0.03, "batch_size": 16, "weight_decay": 5e-3, "rank": 16, "alpha": 0.1},
+        ),
+        (
+            "paper/imagenet-r-b100inc50-in21k",
+            {"epochs": 20, "lr": 0.01, "batch_size": 48, "optimizer": "sgd", "rank": 16, "alpha": 0.1},
+        ),
+    ],
+)
+def test_a_named_row_has_the_values_of_its_preset(name: str, expected: dict[str, object]) -> None:
+    config, _ = resolve(preset=name)
+    assert {key: config.settings[key] for key in expected} == expected
+
+
+def test_options_win_over_a_named_row() -> None:
+    options = {"backbone": "ease-vit", "protocol": "b0 inc10"}
+    config, notes = resolve(options, preset="released/cifar100-b0inc5-in21k", sets=["alpha=0.3"])
+    assert (config.dataset, config.protocol, config.backbone) == ("cifar100", "B0 Inc10", "ease-vit")
+    assert (config.settings["alpha"], config.settings["lr"]) == (0.3, 0.025)
+    assert any("ease-vit was asked for" in note for note in notes)
+    again, _ = resolve(config.model_dump(mode="json"))
+    assert again == config
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("released/cifar100-b0inc5-in21", "did you mean 'released/cifar100-b0inc5-in21k'"),
+        ("relaesed/cifar100-b0inc5-in21k", "did you mean 'released'"),
+        ("small/cifar100-b0inc5-in21k", "no named rows"),
+        ("released/../small", "unknown preset"),
+    ],
+)
+def test_an_unknown_row_names_the_nearest(name: str, says: str) -> None:
+    with pytest.raises(EaseError, match=says):
+        resolve(preset=name)
 
 
 @pytest.mark.parametrize("preset", list(preset_list()))

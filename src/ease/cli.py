@@ -29,6 +29,9 @@ app = typer.Typer(
     """,
 )
 
+datasets_app = typer.Typer(invoke_without_command=True)
+app.add_typer(datasets_app, name="datasets")
+
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")]
 Sets = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any setting; repeatable.")
@@ -332,12 +335,37 @@ def methods(as_json: Json = False) -> None:
         typer.echo(f"note: {line}", err=True)
 
 
-@app.command()
-def datasets(as_json: Json = False) -> None:
-    """List the datasets."""
+@datasets_app.callback()
+def datasets(context: typer.Context, as_json: Json = False) -> None:
+    """List the datasets, or check one."""
+    if context.invoked_subcommand is not None:
+        return
     from ease.streams.datasets import dataset_list
 
     _list([{"name": name, "about": about} for name, about in dataset_list().items()], as_json)
+
+
+@datasets_app.command()
+def check(
+    name: Annotated[str, typer.Argument(help="See 'ease datasets'.")],
+    data_root: Annotated[Path | None, typer.Option(help="The dataset's folder.")] = None,
+    archive: Annotated[
+        Path | None, typer.Option(help="Compare this file with the published MD5; alone, only that.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Look for damage, duplicates and missing images; exits with 1 if the data is damaged."""
+    from ease.engine.progress import Bars
+    from ease.streams.datasets.check import check_dataset
+
+    found = check_dataset(name, data_root, archive, Bars().bar)
+    if as_json:
+        _print_json(found.as_json())
+    else:
+        for line in found.lines():
+            typer.echo(line)
+    if not found.good:
+        raise typer.Exit(1)
 
 
 @app.command()
@@ -357,11 +385,29 @@ def studies(as_json: Json = False) -> None:
 
 
 @app.command()
-def presets(as_json: Json = False) -> None:
-    """List the presets."""
-    from ease.presets import preset_list
+def presets(
+    name: Annotated[str | None, typer.Argument(help="List the named rows of this preset.")] = None,
+    as_json: Json = False,
+) -> None:
+    """List the presets; with a name, its rows: 'ease run --preset released/ROW' needs no other setting."""
+    from ease.presets import preset_list, preset_rows
 
-    _list([{"name": name, "about": about} for name, about in preset_list().items()], as_json)
+    about = preset_list()
+    rows = {key: preset_rows(key) for key in (about if name is None else [name])}
+    named = [{"name": row, **place} for own in rows.values() for row, place in own.items()]
+    if name is not None and named:
+        _list(named, as_json)
+    elif name is not None:
+        _list([{"name": name, "about": about[name]}], as_json)
+        typer.echo(f"note: preset '{name}' has no named rows: it serves every dataset", err=True)
+    elif as_json:
+        _print_json([{"name": key, "about": line} for key, line in about.items()] + named)
+    else:
+        listed = {
+            key: f"{line} ({len(rows[key])} rows)" if rows[key] else line for key, line in about.items()
+        }
+        _list([{"name": key, "about": line} for key, line in listed.items()], as_json)
+        typer.echo("rows of a preset: ease presets NAME", err=True)
 
 
 def _list(rows: list[dict[str, Any]], as_json: bool) -> None:

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ease.errors import EaseError, unknown
 from ease.methods.registry import faults, find_method
-from ease.presets import preset_values
+from ease.presets import preset_place, preset_values
 from ease.streams.protocol import canonical
 
 
@@ -65,7 +65,8 @@ def resolve(
 ) -> tuple[RunConfig, list[str]]:
     """The configuration of a run, and notes on how a preset was applied.
 
-    Later sources win: defaults, preset, YAML file, options, `key=value` settings.
+    Later sources win: defaults, preset, YAML file, options, `key=value` settings. A named row of a preset
+    (`released/cifar100-b0inc5-in21k`) gives dataset, protocol and backbone as well.
     """
     values: dict[str, Any] = {}
     single = dict(_parse_set(text) for text in sets)
@@ -86,9 +87,13 @@ def resolve(
         given["protocol"] = canonical(str(given["protocol"]))
     notes: list[str] = []
     if given.get("preset"):
+        preset, place = preset_place(str(given["preset"]))
+        given = {**place, **given}
         whole = {**{n: f.default for n, f in RunConfig.model_fields.items()}, **given}
-        asked = (str(whole[key]) for key in ("preset", "dataset", "protocol", "backbone"))
-        run, settings, notes = preset_values(method.name, *asked)
+        asked = (str(whole[key]) for key in ("dataset", "protocol", "backbone"))
+        run, settings, notes = preset_values(method.name, preset, *asked)
+        for key in (key for key in place if place[key] != given[key]):
+            notes.append(f"preset '{given['preset']}' names {key} {place[key]}: {given[key]} was asked for")
         given, own = {**run, **given}, {**settings, **own}
     if method.name in faults():  # another package wants this name
         notes = [*notes, faults()[method.name]]

@@ -2,7 +2,8 @@
 
 A preset is `NAME.yaml` with `about` (one line), `run` (values of the run itself) and `rows`. A row has `when`
 (dataset, protocol, backbone; what it leaves out fits all) and `methods`: settings by method. Rows apply from general to
-specific. `fallback` names the dataset whose rows serve the datasets that have none.
+specific. `fallback` names the dataset whose rows serve the datasets that have none. `named` gives places (dataset,
+protocol and backbone together) a name: `released/cifar100-b0inc5-in21k` is preset `released` at that place.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from ease.errors import unknown
+from ease.errors import EaseError, unknown
 
 
 def preset_list() -> dict[str, str]:
@@ -22,6 +23,31 @@ def preset_list() -> dict[str, str]:
         f.name.removesuffix(".yaml") for f in files(__name__).iterdir() if f.name.endswith(".yaml")
     )
     return {name: _content(name)["about"] for name in names}
+
+
+def preset_rows(name: str) -> dict[str, dict[str, str]]:
+    """The named places of a preset: `released/cifar100-b0inc5-in21k` -> dataset, protocol and backbone."""
+    return {f"{name}/{row}": dict(place) for row, place in _known(name).get("named", {}).items()}
+
+
+def preset_place(name: str) -> tuple[str, dict[str, str]]:
+    """`released/ROW` -> `released` and the place that row names; `released` alone names none."""
+    general, slash, _ = name.partition("/")
+    if not slash:
+        _known(name)
+        return name, {}
+    rows = preset_rows(general)
+    if not rows:
+        raise EaseError(f"preset '{general}' has no named rows: give it as '{general}'")
+    if name not in rows:
+        raise unknown("preset", name, rows)
+    return general, rows[name]
+
+
+def _known(name: str) -> dict[str, Any]:
+    if name not in preset_list():
+        raise unknown("preset", name, preset_list())
+    return _content(name)
 
 
 @cache
@@ -33,9 +59,7 @@ def preset_values(
     method: str, name: str, dataset: str, protocol: str, backbone: str
 ) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
     """Run values, method settings, and notes where the preset has no row of its own for what was asked."""
-    if name not in preset_list():
-        raise unknown("preset", name, preset_list())
-    content = _content(name)
+    content = _known(name)
     rows, notes = content.get("rows", []), []
     wanted = {"dataset": dataset, "protocol": protocol, "backbone": backbone}
     for field in ("dataset", "backbone", "protocol"):

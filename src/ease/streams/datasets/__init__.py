@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ease.errors import EaseError, unknown
-from ease.streams.datasets import cifar100, digits, folder, glyphs  # noqa: F401 (importing registers)
+from ease.streams.datasets import benchmarks, digits, downloadable, folder, glyphs  # noqa: F401 (they register)
 from ease.streams.datasets._registry import LOADERS, Request, Unreadable, dataset
 from ease.streams.stream import Dataset
 

@@ -21,6 +21,8 @@ class FolderScan:
     Attributes:
         root: the folder, links resolved.
         unreadable: what to do with a file that cannot be used.
+        split: only train/CLASS and test/CLASS count; without it, CLASS folders do too.
+        keep_empty: a class folder without images is kept, to be reported, instead of refused.
         train: the images to train on; all images where there is no test folder.
         test: the images to test on; None where the folder leaves the choice to us.
         notes: what a reader of the results should know.
@@ -30,6 +32,8 @@ class FolderScan:
 
     root: Path
     unreadable: Unreadable = "refuse"
+    split: bool = False
+    keep_empty: bool = False
     train: Classes = field(default_factory=dict)
     test: Classes | None = None
     notes: list[str] = field(default_factory=list)
@@ -40,15 +44,15 @@ class FolderScan:
         """A file that cannot be used: an error, or a note where the user asked for that."""
         if self.unreadable == "refuse":
             raise EaseError(line)
-        self.skipped.append(self._short(path))
+        self.skipped.append(self.short(path))
 
     def left_out(self) -> list[str]:
         """One line each for the files that cannot be used and those that are no images."""
         lines = []
         if self.skipped:
-            lines.append(f"skipped {_some(self.skipped)}: cannot be read")
+            lines.append(f"skipped {some_of(self.skipped)}: cannot be read")
         if self.others:
-            lines.append(f"left out {_some(self.others)}: no image of a class")
+            lines.append(f"left out {some_of(self.others)}: no image of a class")
         return lines
 
     def look(self) -> None:
@@ -59,7 +63,7 @@ class FolderScan:
                 if beside == "val":
                     self.notes.append("no test/ found: val/ is used for testing")
                 return
-        self.train = self._classes(self.root)
+        self.train = self._classes(self.root / "train" if self.split else self.root)
 
     def _classes(self, folder: Path) -> Classes:
         classes: Classes = {}
@@ -67,7 +71,7 @@ class FolderScan:
             if _hidden(entry.name):
                 continue
             if not entry.is_dir():
-                self.others.append(self._short(entry))
+                self.others.append(self.short(entry))
             elif not self._is_linked(entry):
                 classes[entry.name] = self._images(entry)
         return classes
@@ -79,13 +83,13 @@ class FolderScan:
             folders[:] = sorted(f for f in folders if not _hidden(f) and not self._is_linked(Path(here) / f))
             for path in (Path(here) / file for file in sorted(files) if not _hidden(file)):
                 if path.suffix.lower() not in EXTENSIONS:
-                    self.others.append(self._short(path))
+                    self.others.append(self.short(path))
                 elif path.is_symlink() and not path.resolve().is_relative_to(self.root):
                     line = f"image '{path}' is a link that leads out of '{self.root}': put a copy there"
                     self.refuse_or_skip(path, line)
                 else:
                     found.append(path)
-        if not found and len(self.skipped) == already:
+        if not found and len(self.skipped) == already and not self.keep_empty:
             raise EaseError(f"class folder '{folder}' has no image in it: add some or remove the folder")
         return sorted(found)
 
@@ -96,17 +100,20 @@ class FolderScan:
         self.refuse_or_skip(folder, f"'{folder}' is a link to a folder: put the folder itself there")
         return True
 
-    def _short(self, path: Path) -> str:
+    def short(self, path: Path) -> str:
+        """A file as messages name it."""
         return path.relative_to(self.root).as_posix()
 
 
-def scan_folder(root: Path, unreadable: Unreadable = "refuse") -> FolderScan:
+def scan_folder(
+    root: Path, unreadable: Unreadable = "refuse", *, split: bool = False, keep_empty: bool = False
+) -> FolderScan:
     """Look through `train/CLASS/**` and `test/CLASS/**` (or `val/`), or `CLASS/**`."""
     root = Path(root)
     if not root.is_dir():
         what = "is a file" if root.exists() else "does not exist"
         raise EaseError(f"folder '{root}' {what}: give a folder that holds one folder of images per class")
-    scan = FolderScan(root.resolve(), unreadable)
+    scan = FolderScan(root.resolve(), unreadable, split, keep_empty)
     try:
         scan.look()
     except OSError as error:
@@ -118,6 +125,7 @@ def _hidden(name: str) -> bool:
     return name.startswith(".") or name == "__MACOSX"
 
 
-def _some(names: list[str], most: int = 5) -> str:
+def some_of(names: list[str], most: int = 5) -> str:
+    """A list for one line: how many, and the first few."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return f"{len(names)} files ({', '.join(names[:most])}{more})" if len(names) > 1 else names[0]

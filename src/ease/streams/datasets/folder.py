@@ -19,7 +19,16 @@ TEST_SHARE = 0.2
 """How much of a class becomes test images where the folder has no test/ of its own."""
 
 
-@dataset("folder", "your own images: train/CLASS and test/CLASS, or CLASS folders (a fifth is for testing)")
+def examine_folder(request: Request) -> FolderScan:
+    """The files a check looks at."""
+    return scan_folder(request.folder("folder"), "skip", keep_empty=True)
+
+
+@dataset(
+    "folder",
+    "your own images: train/CLASS and test/CLASS, or CLASS folders (a fifth is for testing)",
+    examine_folder,
+)
 def load_folder(request: Request) -> Dataset:
     """The folder at the root given."""
     return read_folder(request.folder("folder"), "folder", request.unreadable, request.limit)

@@ -1,0 +1,81 @@
+"""CUB-200-2011 as Caltech gave it away: a folder of images, and lists that say which is which."""
+
+from __future__ import annotations
+
+from pathlib import Path, PurePosixPath
+
+from ease.errors import EaseError
+from ease.streams.datasets._files import EXTENSIONS
+from ease.streams.datasets._registry import Unreadable
+from ease.streams.datasets._scan import FolderScan
+
+LISTS = ("images.txt", "image_class_labels.txt", "classes.txt", "train_test_split.txt")
+_LARGEST = 2**26
+"""Bytes of a list; the real ones have about one MB."""
+
+
+def has_lists(folder: Path) -> bool:
+    """Whether a folder looks like the official one."""
+    return (folder / "images").is_dir() and (folder / LISTS[0]).is_file()
+
+
+def scan_lists(folder: Path, unreadable: Unreadable = "refuse") -> FolderScan:
+    """The images by class and split as the lists say; classes in the order of their numbers."""
+    folder = folder.resolve()
+    scan = FolderScan(folder, unreadable)
+    paths, labels, classes, splits = (_rows(folder / name) for name in LISTS)
+    order = sorted(classes, key=lambda number: (len(number), number))
+    if len(set(classes.values())) < len(classes):
+        raise EaseError(f"'{folder / LISTS[2]}' names a class twice: give each class one line")
+    scan.train = {classes[number]: [] for number in order}
+    scan.test = {classes[number]: [] for number in order}
+    for image, name in paths.items():
+        label, side = labels.get(image), splits.get(image)
+        if label not in classes or side not in ("0", "1"):
+            missing = LISTS[1] if label not in classes else LISTS[3]
+            raise EaseError(
+                f"'{folder / missing}' has no valid line for image {image}: take the official file"
+            )
+        path = _inside(folder / "images", name)
+        if path.suffix.lower() not in EXTENSIONS:
+            scan.others.append(f"images/{name}")
+        elif not path.is_file():
+            line = f"image '{path}' is in {LISTS[0]} but does not exist: put it there"
+            scan.refuse_or_skip(path, line)
+        elif not path.resolve().is_relative_to(folder):
+            scan.refuse_or_skip(
+                path, f"image '{path}' is a link that leads out of '{folder}': put a copy there"
+            )
+        else:
+            (scan.train if side == "1" else scan.test)[classes[label]].append(path)
+    for part in (scan.train, scan.test):
+        for own in part.values():
+            own.sort()
+    return scan
+
+
+def _inside(folder: Path, name: str) -> Path:
+    relative = PurePosixPath(name)
+    if relative.is_absolute() or ".." in relative.parts or "\\" in name or "\0" in name:
+        raise EaseError(f"'{folder.parent / LISTS[0]}' names '{name}', which is not under images/: remove it")
+    return folder / relative
+
+
+def _rows(path: Path) -> dict[str, str]:
+    """`<number> <value>` lines."""
+    try:
+        if path.stat().st_size > _LARGEST:
+            raise EaseError(f"'{path}' is larger than {_LARGEST >> 20} MB: take the official file")
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "not UTF-8 text"
+        raise EaseError(f"'{path}' cannot be read ({reason}): CUB's own layout needs it") from error
+    rows: dict[str, str] = {}
+    for at, line in enumerate(lines, start=1):
+        number, _, value = line.strip().partition(" ")
+        if not number:
+            continue
+        if not number.isascii() or not number.isdigit() or not value.strip() or number in rows:
+            raise EaseError(f"'{path}' line {at} is no new '<number> <value>' line: take the official file")
+        rows[number] = value.strip()
+    return rows
