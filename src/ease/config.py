@@ -108,6 +108,16 @@ def knows(method: str, key: str) -> bool:
     return name in RunConfig.model_fields or name in find_method(method).Settings.model_fields
 
 
+def sets_for(methods: Sequence[str], sets: Sequence[str]) -> dict[str, list[str]]:
+    """For each of several methods the `key=value` settings it has; one that no method has is an error."""
+    names = {text: text.partition("=")[0] for text in sets}
+    for key in names.values():
+        if not any(knows(method, key) for method in methods):
+            own = (find_method(method).Settings.model_fields for method in methods)
+            raise unknown("setting of any method here", key, {*RunConfig.model_fields}.union(*own))
+    return {m: [text for text, key in names.items() if knows(m, key)] for m in methods}
+
+
 def validated(model: type[Any], values: object, where: str) -> Any:
     """The model, or one line that names the first wrong value."""
     try:

@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from ease.config import knows, resolve
+from ease.config import knows, resolve, sets_for
 from ease.errors import EaseError, unknown
 from ease.methods.registry import find_method
 from ease.streams.protocol import parse
@@ -163,15 +163,13 @@ def squares(
     given = {key: value for key, value in (options or {}).items() if value is not None}
     rows = exhibit.full_rows if scale == "full" and exhibit.full_rows else exhibit.rows
     rows = _chosen(rows, methods)
-    for text in sets:
-        if not any(knows(row.method, text.partition("=")[0]) for row in rows):
-            resolve({"method": rows[0].method}, sets=[text])  # says what is wrong with it
+    own = sets_for([row.method for row in rows], sets)
     found = []
     for place in _places(exhibit, scale, given):
         for row in rows:
             for varied in _combinations({**exhibit.vary, **row.vary}):
                 for seed in seeds or exhibit.seeds:
-                    cell = _cell(exhibit, scale, place, row, {**varied, "seed": seed}, given, sets)
+                    cell = _cell(exhibit, scale, place, row, {**varied, "seed": seed}, given, own[row.method])
                     found.append(Square(place, row, varied, cell))
     return found
 
@@ -226,8 +224,7 @@ def _cell(
         base, increment = parse(place.protocol)
         values["limit_classes"] = (base or increment) + increment
     values |= {**row.set, **varied, "method": row.method}
-    own = [text for text in sets if knows(row.method, text.partition("=")[0])]
-    config, notes = resolve(values, sets=own)
+    config, notes = resolve(values, sets=sets)
     return Cell(config, notes, shares=_shares(config))
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ConfigDict, Field
 
-from ease.config import knows, read_yaml, resolve, validated
+from ease.config import read_yaml, resolve, sets_for, validated
 from ease.engine.files import make_folder, write_atomic
 from ease.engine.progress import Progress
 from ease.errors import unknown
@@ -63,14 +63,13 @@ class Study(BaseModel):
             if name not in known:
                 raise unknown("method in this study", name, known)
         rows = [row for row in self.rows if not wanted or row.method in wanted]
-        strays = [text for text in sets if not any(knows(row.method, text.partition("=")[0]) for row in rows)]
+        own = sets_for([row.method for row in rows], sets)
         cells = []
         for row in rows:
-            own = [text for text in sets if text in strays or knows(row.method, text.partition("=")[0])]
             for seed in seeds or (None,):
                 given = [self.run, options or {}, {"seed": seed}, row.set, {"method": row.method}]
                 merged = {k: v for part in given for k, v in part.items() if v is not None}
-                cells.append(Cell(*resolve(merged, sets=own)))
+                cells.append(Cell(*resolve(merged, sets=own[row.method])))
         return cells
 
 
