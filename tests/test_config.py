@@ -218,3 +218,14 @@ def test_a_protocol_is_the_same_however_it_is_written() -> None:
 def test_values_that_make_no_sense_are_one_line(text: str) -> None:
     with pytest.raises(EaseError):
         resolve(sets=[text])
+
+
+def test_compared_methods_have_their_public_settings_for_imagenet_r() -> None:
+    place = {"dataset": "imagenet-r", "protocol": "B0 Inc20", "backbone": "vit_base_patch16_224.augreg_in21k"}
+    prompts, _ = resolve({**place, "method": "l2p"}, preset="released")
+    assert (prompts.settings["epochs"], prompts.settings["batch_size"]) == (10, 32)
+    vpt, _ = resolve({**place, "method": "adam-vpt-shallow"}, preset="released")
+    assert (vpt.settings["length"], vpt.settings["lr"], vpt.settings["epochs"]) == (30, 0.03, 20)
+    elsewhere, notes = resolve({**place, "dataset": "cifar100", "method": "l2p"}, preset="released")
+    assert (elsewhere.settings["epochs"], elsewhere.settings["batch_size"]) == (5, 16)
+    assert any("took its defaults" in note for note in notes)

@@ -22,7 +22,7 @@ class SubspaceView:
     """Images and prototypes in one subspace, laid out in the plane (by t-SNE, say).
 
     `points` [N, 2] with `labels` [N], `prototypes` [C, 2] with `prototype_labels` [C]; a label is a position in
-    `classes`. With `class_tasks`, one task number per class, images of later tasks are rings.
+    `classes`. With `class_tasks`, one task number per class, images of later tasks are triangles.
     """
 
     points: np.ndarray
@@ -35,7 +35,7 @@ class SubspaceView:
 
 
 def two_subspaces(panels: Sequence[SubspaceView]) -> Figure:
-    """Images as dots and prototypes as triangles, coloured by class, a panel per subspace."""
+    """The paper's figure: images as dots, of later tasks as triangles, coloured by class; prototypes as stars."""
     if not panels:
         raise EaseError("there is no subspace to draw: give at least one view")
     for view in panels:
@@ -62,12 +62,12 @@ def two_subspaces(panels: Sequence[SubspaceView]) -> Figure:
             x, y = column * each + 0.08, 0.12 + 0.235 * row
             legend.plot([x], [y], "o", color=_class_colour(number), markersize=6.5, clip_on=False)
             legend.text(x + 0.14, y, name, va="center_baseline", fontsize=LABEL_SIZE)
-        rings = any(view.class_tasks and len(set(view.class_tasks)) > 1 for view in panels)
-        words = "dots: images of the first task, rings: of later ones" if rings else "dots: images"
+        several = any(view.class_tasks and len(set(view.class_tasks)) > 1 for view in panels)
+        words = "dots: images of the first task, triangles: of later ones" if several else "dots: images"
         legend.text(
             0,
             0.12 + 0.235 * (lines - 1),
-            f"{words}, triangles: prototypes",
+            f"{words}, stars: prototypes",
             va="center_baseline",
             fontsize=LABEL_SIZE,
             color=MUTED,
@@ -82,21 +82,21 @@ def _draw_view(axes: Any, view: SubspaceView, names: list[str]) -> None:
     for label, name in enumerate(view.classes):
         mine = points[labels == label]
         colour = _class_colour(names.index(str(name)))
-        ring = tasks[label] > min(tasks)
+        later = tasks[label] > min(tasks)
         axes.scatter(
             mine[:, 0],
             mine[:, 1],
-            s=size * (0.85 if ring else 1),
-            facecolors="none" if ring else colour,
-            edgecolors=colour,
-            linewidths=1.1 if ring else 0,
+            s=size * (1.2 if later else 1),  # a triangle fills less than a dot
+            marker="^" if later else "o",
+            color=colour,
+            linewidths=0,
             alpha=0.85,
             label=str(name),
         )
     prototypes = np.asarray(view.prototypes, dtype=float).reshape(-1, 2)
     colours = [_class_colour(names.index(str(view.classes[label]))) for label in view.prototype_labels]
     # Edged in ink: they must be found among hundreds of dots of their own colour.
-    axes.scatter(*prototypes.T, s=110, marker="^", c=colours, edgecolors=INK, linewidths=1.2, zorder=5)
+    axes.scatter(*prototypes.T, s=150, marker="*", c=colours, edgecolors=INK, linewidths=1.2, zorder=5)
     axes.margins(0.07)
     axes.set_xticks([])
     axes.set_yticks([])
