@@ -110,23 +110,29 @@ def run(
 
 @app.command()
 def report(
-    folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Folders of finished runs.")],
+    folders: Annotated[
+        list[Path], typer.Argument(metavar="DIR...", help="Finished runs, or folders that hold several.")
+    ],
     out: Annotated[Path, typer.Option(help="Folder for the report and the plot.")],
     as_json: Json = False,
 ) -> None:
     """Compare finished runs: a table here, a plot and an HTML page in a folder."""
     from ease.engine.files import make_folder, write_atomic
     from ease.studies.plots import accuracy_curves, save
+    from ease.studies.records import find_records
     from ease.studies.report import write_report
     from ease.studies.tables import comparison
 
-    records = [_record(folder) for folder in folders]
+    found = find_records(folders)
+    records = found.records
     make_folder(out)
     plots = save(accuracy_curves(records), out / "accuracy")
     page = write_report(records, out / "report.html")
     table = comparison(records)
     write_atomic(out / "table.md", table.markdown().encode())
     write_atomic(out / "table.csv", table.csv().encode())
+    for folder in found.unfinished:
+        typer.echo(f"note: the run in {folder} is not finished and was left out", err=True)
     if as_json:
         _print_json(records)
         return
@@ -134,6 +140,22 @@ def report(
     typer.echo(
         f"wrote {', '.join(str(path) for path in [page, *plots, out / 'table.md', out / 'table.csv'])}"
     )
+
+
+@app.command()
+def compare(
+    a: Annotated[Path, typer.Argument(metavar="A", help="A run, a record file, or a folder of seeds.")],
+    b: Annotated[Path, typer.Argument(metavar="B", help="What to compare it with.")],
+    as_json: Json = False,
+) -> None:
+    """Two experiments side by side: settings, results, and whether the difference could be chance."""
+    from ease.studies.compare import compare as compared
+
+    found = compared(a, b)
+    if as_json:
+        _print_json(found.as_json())
+        return
+    _console().print(found)
 
 
 @app.command("eval")
@@ -274,15 +296,6 @@ def _list(rows: list[dict[str, Any]], as_json: bool) -> None:
     for row in rows:
         table.add_row(*(Text(str(value)) for value in row.values()))  # brackets are no markup
     _console().print(table)
-
-
-def _record(folder: Path) -> dict[str, Any]:
-    from ease.engine.files import read_json
-
-    path = folder if folder.suffix == ".json" else folder / "record.json"
-    if not path.exists():
-        raise EaseError(f"{folder} holds no finished run: it has no record.json")
-    return dict(read_json(path))
 
 
 def _console() -> Any:
