@@ -143,6 +143,47 @@ def test_a_check_without_data_gets_one_line(
     assert says in refused(ease("datasets", "check", *words))
 
 
+def test_a_study_by_command_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    plan = tmp_path / "mine.yaml"
+    plan.write_text("about: mine\nrun: {dataset: digits, protocol: B0 Inc5}\nrows: [{method: simplecil}]\n")
+    words = ("study", plan, "--out", tmp_path / "out", "--set", "limit_per_class=4", "--set", "input_size=16")
+    first, again = ease(*words, "--seeds", "1,2"), ease(*words, "--seeds", "1,2", "--json")
+    assert first.returncode == 0, first.stderr
+    assert "SimpleCIL" in first.stdout
+    assert [record["seed"] for record in json.loads(again.stdout)] == [1, 2]
+    assert len(list((tmp_path / "out" / "cells").iterdir())) == 2
+    assert "no seed" in refused(ease(*words, "--seeds", "one"))
+
+
+def test_exhibits_by_command(tmp_path: Path) -> None:
+    listed = ease("paper", "list")
+    assert "table1" in listed.stdout
+    assert "tiny" in listed.stdout
+    words = ("paper", "ablation", "--scale", "small", "--dataset", "digits", "--protocol", "B0 Inc5", *QUICK)
+    result = ease(*words, "--out", tmp_path, "--methods", "ease")
+    assert result.returncode == 0, result.stderr
+    assert "+ subspace reweight" in result.stdout
+    assert (tmp_path / "ablation.pdf").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["paper", "tabel1"], "table1"),
+        (["paper", "table1", "--scale", "huge"], "unknown scale"),
+        (["paper", "table1", "--shard", "3/2"], "--shard 1/4"),
+        (["paper", "ablation", "--scale", "small"], "--dataset"),
+        (["study", "bench-smal", "--out", "x"], "bench-small"),
+    ],
+)
+def test_wrong_studies_and_exhibits_get_one_line(
+    words: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert message in refused(ease(*words))
+    assert not list(tmp_path.iterdir())
+
+
 def test_info_and_eval_of_a_finished_run(finished: Path) -> None:
     found = json.loads(ease("info", finished, "--json").stdout)
     assert found["method"] == "ease"

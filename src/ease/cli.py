@@ -220,20 +220,42 @@ def paper(
 
 @app.command()
 def report(
-    folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Folders of finished runs.")],
+    folders: Annotated[
+        list[Path], typer.Argument(metavar="DIR...", help="Finished runs, or folders that hold several.")
+    ],
     out: Annotated[Path, typer.Option(help="Folder for the report and the plot.")],
     as_json: Json = False,
 ) -> None:
     """Compare finished runs: a table here, a plot and an HTML page in a folder."""
+    from ease.studies.records import find_records
     from ease.studies.study import write_comparison
 
-    records = [_record(folder) for folder in folders]
+    found = find_records(folders)
+    records = found.records
     table, written = write_comparison(records, out)
+    for folder in found.unfinished:
+        typer.echo(f"note: the run in {folder} is not finished and was left out", err=True)
     if as_json:
         _print_json(records)
         return
     _console().print(table.rich())
     typer.echo(f"wrote {', '.join(str(path) for path in written)}")
+
+
+@app.command()
+def compare(
+    a: Annotated[Path, typer.Argument(metavar="A", help="A run, a record file, or a folder of seeds.")],
+    b: Annotated[Path, typer.Argument(metavar="B", help="What to compare it with.")],
+    as_json: Json = False,
+) -> None:
+    """Two experiments side by side: settings, results, and whether the difference could be chance."""
+    from ease.studies.compare import compare as compared
+
+    found = compared(a, b)
+    if as_json:
+        _print_json(found.as_json())
+        return
+    _console().print(found)
 
 
 @app.command("eval")
@@ -448,15 +470,6 @@ def _numbers(text: str | None) -> list[int]:
         if not part.isdecimal():
             raise EaseError(f"'{part}' is no seed: give whole numbers, such as --seeds 1993,1994")
     return [int(part) for part in parts]
-
-
-def _record(folder: Path) -> dict[str, Any]:
-    from ease.engine.files import read_json
-
-    path = folder if folder.suffix == ".json" else folder / "record.json"
-    if not path.exists():
-        raise EaseError(f"{folder} holds no finished run: it has no record.json")
-    return dict(read_json(path))
 
 
 def _console() -> Any:

@@ -41,23 +41,15 @@ TITLES = {
     "upper-bound": "Upper bound",
 }
 
-# Parts of a config that name the place, or that say where and how a run was carried out: two runs that
-# differ in nothing else are repetitions of one experiment.
-CIRCUMSTANCES = frozenset(
+# Parts of a config that say where and how a run was carried out, and not what was asked of it.
+SURROUNDINGS = frozenset(
     (
-        *("method", "dataset", "protocol", "backbone", "preset"),
-        *(
-            "seed",
-            "data_root",
-            "accelerator",
-            "devices",
-            "eval_batch_size",
-            "feature_memory",
-            "download",
-            "unreadable",
-        ),
+        *("data_root", "accelerator", "devices", "eval_batch_size"),
+        *("feature_memory", "download", "unreadable"),
     )
 )
+# With those that name the place: two runs that differ in nothing else are repetitions of one experiment.
+CIRCUMSTANCES = SURROUNDINGS | {"method", "dataset", "protocol", "backbone", "preset", "seed"}
 
 
 class Place(NamedTuple):
@@ -120,7 +112,7 @@ def group(records: Sequence[Record]) -> list[Series]:
     if not records:
         raise EaseError("there is no record to show: run a study first")
     for record in records:
-        _check(record)
+        check(record)
 
     places: dict[Place, dict[str, list[Record]]] = {}
     for record in records:
@@ -178,6 +170,12 @@ def _by_setting(records: list[Record]) -> list[tuple[str, list[Record]]]:
 
 def _setting(record: Record) -> dict[str, str]:
     """The flattened config without circumstances; task sizes too, since a mean needs equal stages."""
+    config = {key: value for key, value in record.get("config", {}).items() if key not in CIRCUMSTANCES}
+    return flattened({"tasks": record["task_sizes"], **config})
+
+
+def flattened(config: dict[str, Any]) -> dict[str, str]:
+    """A nested config as one level of `outer.inner` keys, values as text."""
     flat: dict[str, str] = {}
 
     def walk(prefix: str, value: object) -> None:
@@ -187,12 +185,12 @@ def _setting(record: Record) -> dict[str, str]:
         else:
             flat[prefix] = value if isinstance(value, str) else json.dumps(value)
 
-    config = {key: value for key, value in record.get("config", {}).items() if key not in CIRCUMSTANCES}
-    walk("", {"tasks": record["task_sizes"], **config})
+    walk("", config)
     return flat
 
 
-def _check(record: Record) -> None:
+def check(record: Record) -> None:
+    """Refuse what is no record of a finished run."""
     if not isinstance(record, dict):
         raise EaseError(f"a record must be a JSON object, not {type(record).__name__}")
     if record.get("format", FORMAT) != FORMAT:
@@ -203,7 +201,17 @@ def _check(record: Record) -> None:
     if missing:
         name = plain(record.get("method", "unnamed"))
         raise EaseError(f"the record of '{name}' lacks {', '.join(missing)}: was the run finished?")
-    stages = {key: len(record[key]) for key in ("task_sizes", "accuracy", "per_task", "test_images")}
+    lists, tables = (
+        ("task_sizes", "accuracy", "per_task", "test_images"),
+        ("parameters", "forward_passes", "seconds"),
+    )
+    for keys, shape, name in ((lists, list, "a list"), (tables, dict, "an object")):
+        for key in keys:
+            if not isinstance(record[key], shape):
+                raise EaseError(
+                    f"the record of '{plain(record['method'])}' is damaged: '{key}' is not {name}"
+                )
+    stages = {key: len(record[key]) for key in lists}
     if len(set(stages.values())) > 1 or not record["accuracy"]:
         counts = ", ".join(f"{key} {count}" for key, count in stages.items())
         raise EaseError(f"the record of '{plain(record['method'])}' does not agree on its stages: {counts}")
