@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ease.config import resolve
+from ease.engine.lock import WriterLock
 from ease.errors import EaseError
 from ease.studies import grid as grid_module
 from ease.studies.grid import Cell, Grid
@@ -81,6 +88,41 @@ def test_several_processes_find_what_one_finds(tmp_path: Path) -> None:
     one.run(cells)
     two.run(cells, jobs=2)
     assert [comparable(two.record(c)) for c in cells] == [comparable(one.record(c)) for c in cells]
+
+
+def test_processes_leave_when_the_one_that_started_them_is_killed(tmp_path: Path) -> None:
+    work = f"""
+from pathlib import Path
+from tests.studies.test_grid import cell
+from ease.studies.grid import Grid
+if __name__ == "__main__":
+    Grid(Path({str(tmp_path)!r})).run([cell(epochs=500, seed=1), cell(epochs=500, seed=2)], jobs=2)
+"""
+    script = tmp_path / "work.py"
+    script.write_text(work)
+    path = os.pathsep.join([str(Path(__file__).parents[2]), *sys.path])
+    parent = subprocess.Popen([sys.executable, script], env={**os.environ, "PYTHONPATH": path})
+    started = _wait_for(lambda: len(list(tmp_path.glob("cells/*/run.json"))) == 2)
+    parent.send_signal(signal.SIGKILL)
+    parent.wait()
+    assert started
+    # A cell is free again when nobody works on it any more.
+    assert _wait_for(lambda: not any(_locked(folder / "model") for folder in tmp_path.glob("cells/*")))
+
+
+def _wait_for(done: Callable[[], bool], seconds: float = 60) -> bool:
+    until = time.monotonic() + seconds
+    while not done() and time.monotonic() < until:
+        time.sleep(0.1)
+    return done()
+
+
+def _locked(folder: Path) -> bool:
+    try:
+        with WriterLock(folder).hold():
+            return False
+    except EaseError:
+        return True
 
 
 def test_a_cell_that_fails_does_not_stop_the_others(tmp_path: Path) -> None:
