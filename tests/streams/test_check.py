@@ -204,7 +204,10 @@ def test_class_folders_of_cifar_are_a_subset_and_its_altered_files_are_damage(tm
     assert found.good
     assert found.found == "cifar100-subset"
     shutil.rmtree(tmp_path / "folders" / "test")
-    assert any("no test/" in line for line in check_dataset("cifar100", tmp_path / "folders").damage)
+    found = check_dataset("cifar100", tmp_path / "folders")
+    assert any("no test/" in line for line in found.damage)
+    assert found.sizes is not None
+    assert found.sizes.classes == 3
     (tmp_path / "files" / "cifar-100-python").mkdir(parents=True)
     (tmp_path / "files" / "cifar-100-python" / "train").write_bytes(b"altered")
     (line,) = check_dataset("cifar100", tmp_path / "files").damage
