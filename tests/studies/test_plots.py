@@ -11,7 +11,7 @@ from typing import Any
 import matplotlib
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -116,6 +116,7 @@ def test_streams_in_one_picture_are_named_at_their_curves(make_record: Make) -> 
     assert "B0 Inc5 · ease-vit" in shown
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.floats(0, 100), min_size=1, max_size=15),
     st.floats(0.1, 6),

@@ -15,9 +15,11 @@ from typing import Any
 
 import matplotlib
 import numpy as np
+from matplotlib.collections import PolyCollection
 from matplotlib.colors import ListedColormap, to_rgba
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
+from matplotlib.patches import Rectangle
 from matplotlib.textpath import TextPath
 
 from ease.engine.files import make_folder, write_atomic
@@ -34,7 +36,7 @@ KINDS = ("exemplar-free", "exemplar-based", "ceiling")
 
 # The report swaps these for its own, so that one drawing serves light and dark pages.
 INK, MUTED, GRID, PAPER = "#1b1f27", "#5c6470", "#e3e6ea", "#fffffe"
-HEAT = "#0b5c8f"
+HEAT, LOSS = "#0b5c8f", "#a8431b"
 
 LABEL_SIZE, LABEL_GAP, LABEL_LENGTH = 9.5, 0.215, 44  # points, inches, characters
 LEFT, EDGE = 0.65, 0.14  # inches: left of the plot, left of the titles
@@ -151,9 +153,61 @@ def spread_apart(wanted: Sequence[float], gap: float, low: float, high: float) -
     return placed
 
 
-def fading() -> ListedColormap:
-    """One hue from nearly gone to full: what is forgotten fades into the page, be that light or dark."""
-    return ListedColormap([to_rgba(HEAT, alpha) for alpha in np.linspace(0.07, 1, 40)])
+def heat_cells(
+    axes: Any, cells: np.ndarray, span: tuple[float, float], edge: float = 1.5, colour: str | None = None
+) -> PolyCollection:
+    """A square for every known cell of [rows, columns], the first row on top; NaN stays blank."""
+    rows, columns = cells.shape
+    known = [(row, column) for row, column in np.ndindex(cells.shape) if not np.isnan(cells[row, column])]
+    # Drawn squares, not an image: they stay sharp at any size and carry no embedded bitmap.
+    squares = PolyCollection(
+        [[(c, r), (c + 1, r), (c + 1, r + 1), (c, r + 1)] for r, c in known],
+        array=[cells[place] for place in known],
+        # One hue from nearly gone to full: it fades into the page, be that light or dark.
+        cmap=ListedColormap([to_rgba(colour or HEAT, alpha) for alpha in np.linspace(0.07, 1, 40)]),
+        edgecolors=PAPER,
+        linewidth=edge,
+    )
+    squares.set_clim(*span)
+    axes.add_collection(squares)
+    axes.set(xlim=(0, columns), ylim=(rows, 0))
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
+    return squares
+
+
+def write_cells(
+    axes: Any, cells: np.ndarray, squares: Any, digits: int, size: float, best: str | None = None
+) -> None:
+    """The number in every cell; those that read `best` are bold and framed."""
+    for (row, column), value in np.ndenumerate(cells):
+        if math.isnan(value):
+            continue
+        *_, alpha = squares.to_rgba(value)
+        text = f"{value:.{digits}f}"
+        axes.text(
+            column + 0.5,
+            row + 0.5,
+            text,
+            ha="center",
+            va="center_baseline",
+            fontsize=size,
+            fontweight="bold" if text == best else "normal",
+            # Where white on the cell and ink on the cell have the same contrast.
+            color="#ffffff" if alpha > 0.75 else INK,
+        )
+        if text == best:
+            frame = Rectangle((column + 0.04, row + 0.04), 0.92, 0.92)
+            frame.set(fill=False, edgecolor=INK, linewidth=1.8)
+            axes.add_patch(frame)
+
+
+def heat_scale(fig: Figure, axes: Any, squares: Any) -> None:
+    """The colours' scale right of the cells, where there is no room for numbers."""
+    box = axes.get_position()
+    bar = fig.colorbar(squares, cax=fig.add_axes((box.x1 + 0.03, box.y0, 0.022, box.height)))
+    bar.outline.set_visible(False)
+    bar.ax.tick_params(length=0, labelsize=9)
 
 
 def framed(

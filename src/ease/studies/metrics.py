@@ -77,26 +77,39 @@ def summary(stages: Sequence[StageScore]) -> dict[str, Any]:
             raise ValueError(f"stage {number} scores {len(stage.per_task)} tasks, expected {number + 1}")
 
     accuracy = [stage.accuracy for stage in stages]
-    forgotten, transferred = [], []
+    per_task = [list(stage.per_task) for stage in stages]
+    transferred = []
     for task in range(len(stages) - 1):
-        final = stages[-1].per_task[task]
-        history = [stage.per_task[task] for stage in stages[task:-1]]
-        known = [value for value in history if value is not None]
-        # A task without test images has no accuracy to lose.
-        if final is None or not known:
-            continue
-        forgotten.append(max(known) - final)
-        transferred.append(final - known[0])
+        final, history = _history(per_task, task)
+        if final is not None and history:
+            transferred.append(final - history[0])
+    forgotten = [value for value in task_forgetting(per_task) if value is not None]
     return {
         "accuracy": accuracy,
         "average": _mean(accuracy),
         "last": accuracy[-1],
         "forgetting": _mean(forgotten),
         "backward_transfer": _mean(transferred),
-        "per_task": [list(stage.per_task) for stage in stages],
+        "per_task": per_task,
         "top5": [stage.top5 for stage in stages],
         "task_id_accuracy": [stage.task_id_accuracy for stage in stages],
     }
+
+
+def task_forgetting(per_task: Sequence[Sequence[float | None]]) -> list[float | None]:
+    """How far each task but the last has fallen from its best; None for a task without test images."""
+    found: list[float | None] = []
+    for task in range(len(per_task) - 1):
+        final, history = _history(per_task, task)
+        # A task without test images has no accuracy to lose.
+        found.append(None if final is None or not history else max(history) - final)
+    return found
+
+
+def _history(per_task: Sequence[Sequence[float | None]], task: int) -> tuple[float | None, list[float]]:
+    """A task's accuracy after the last stage, and after each earlier one since it was learned."""
+    earlier = (row[task] for row in per_task[task:-1])
+    return per_task[-1][task], [value for value in earlier if value is not None]
 
 
 def _check(scores: np.ndarray, truth: np.ndarray, task_sizes: Sequence[int]) -> None:

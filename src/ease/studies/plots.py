@@ -7,20 +7,18 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 
 from ease.studies.drawing import (
     EDGE,
-    INK,
     LABEL_GAP,
     LABEL_LENGTH,
     LABEL_SIZE,
     LEFT,
-    PAPER,
     Look,
-    fading,
     framed,
+    heat_cells,
+    heat_scale,
     looks,
     save,
     spread_apart,
@@ -29,6 +27,7 @@ from ease.studies.drawing import (
     text_width,
     thinned,
     titles,
+    write_cells,
 )
 from ease.studies.series import Place, Record, Series, group, place_of
 
@@ -71,27 +70,15 @@ def task_heatmap(record: Record, lowest: float | None = None, title: str | None 
     with style():
         numbers = count <= 12
         fig, axes = framed(3.3, 3.3, right=0.2 if numbers else 0.85, bottom=0.6, titled=title != "")
-        # Drawn squares, not an image: they stay sharp at any size and carry no embedded bitmap.
-        known = [(stage, task) for stage, task in np.ndindex(cells.shape) if not np.isnan(cells[stage, task])]
-        squares = PolyCollection(
-            [[(t, s), (t + 1, s), (t + 1, s + 1), (t, s + 1)] for s, t in known],
-            array=[cells[place] for place in known],
-            cmap=fading(),
-            edgecolors=PAPER,
-            linewidth=min(1.5, 15 / count),
-        )
-        squares.set_clim(floor, 100)
-        axes.add_collection(squares)
-        axes.set(xlim=(0, count), ylim=(count, 0), xlabel="Task", ylabel="After stage")
+        squares = heat_cells(axes, cells, (floor, 100), edge=min(1.5, 15 / count))
+        axes.set(xlabel="Task", ylabel="After stage")
         ticks = thinned(range(1, count + 1), 12)
         for axis in (axes.xaxis, axes.yaxis):
             axis.set_ticks([tick - 0.5 for tick in ticks], labels=[str(tick) for tick in ticks])
-        axes.tick_params(length=0)
-        axes.spines[:].set_visible(False)
         if numbers:
-            _write_cells(axes, cells, squares)
+            write_cells(axes, cells, squares, digits=1 if count <= 6 else 0, size=min(10.0, 90 / count))
         else:
-            _heat_scale(fig, axes, squares)
+            heat_scale(fig, axes, squares)
         titles(fig, series.label if title is None else title, "Accuracy (%) on each task after each stage")
     return fig
 
@@ -170,31 +157,6 @@ def _end_labels(
                 fontweight="bold" if series.method == "ease" else "normal",
                 annotation_clip=False,
             )
-
-
-def _write_cells(axes: Any, cells: np.ndarray, squares: Any) -> None:
-    digits = 1 if len(cells) <= 6 else 0
-    for (stage, task), value in np.ndenumerate(cells):
-        if math.isnan(value):
-            continue
-        *_, alpha = squares.to_rgba(value)
-        axes.text(
-            task + 0.5,
-            stage + 0.5,
-            f"{value:.{digits}f}",
-            ha="center",
-            va="center_baseline",
-            fontsize=min(10.0, 90 / len(cells)),
-            # Where white on the cell and ink on the cell have the same contrast.
-            color="#ffffff" if alpha > 0.75 else INK,
-        )
-
-
-def _heat_scale(fig: Figure, axes: Any, squares: Any) -> None:
-    box = axes.get_position()
-    bar = fig.colorbar(squares, cax=fig.add_axes((box.x1 + 0.03, box.y0, 0.022, box.height)))
-    bar.outline.set_visible(False)
-    bar.ax.tick_params(length=0, labelsize=9)
 
 
 def place_title(grouped: list[Series]) -> str:

@@ -16,6 +16,10 @@ from matplotlib.figure import Figure
 
 from ease.engine.files import make_folder, write_atomic
 from ease.studies import drawing, plots
+from ease.studies.costs import PHASES, passes_by_phase, running_time
+from ease.studies.heat import forgetting_by_task
+from ease.studies.metrics import task_forgetting
+from ease.studies.parameters import parameters_against_accuracy
 from ease.studies.series import Place, Record, Series, by_place, group, plain
 from ease.studies.tables import comparison, count_text, percent_text, seconds_text
 from ease.studies.tabular import NOTHING
@@ -27,8 +31,13 @@ THEME = {
     drawing.GRID: "grid",
     drawing.PAPER: "paper",
     drawing.HEAT: "heat",
+    drawing.LOSS: "loss",
     **{colour: f"line{number}" for number, colour in enumerate(drawing.PALETTE)},
 }
+
+
+MANY = 6
+"""With more methods than this, tables turn on their side and the maps are folded away."""
 
 
 def write_report(records: Sequence[Record], path: str | Path, title: str | None = None) -> Path:
@@ -84,9 +93,55 @@ def _section(number: int, place: Place, members: list[Series]) -> dict[str, Any]
         "stages": _stages(members),
         "maps": maps,
         "floor": floor,
+        "forgetting": _forgetting(members, means, records, f"s{number}f"),
         "costs": _costs(members),
+        "cost_pictures": _cost_pictures(members, records, f"s{number}c"),
         "labels": [series.label for series in members],
+        "many": len(members) > MANY,
     }
+
+
+def _forgetting(
+    members: list[Series], means: list[Record], records: list[Record], prefix: str
+) -> Markup | None:
+    if max(len(mean["task_sizes"]) for mean in means) < 2:
+        return None
+    parts = []
+    for series, mean in zip(members, means, strict=True):
+        lost = ", ".join(NOTHING if v is None else f"{v:.0f}" for v in task_forgetting(mean["per_task"]))
+        parts.append(f"{series.label}: {lost}.")
+    words = f"Points that each task has fallen from its best to the last stage. {' '.join(parts)}"
+    return _inline(forgetting_by_task(records, title=""), prefix, words, "grid")
+
+
+def _cost_pictures(members: list[Series], records: list[Record], prefix: str) -> list[tuple[str, Markup]]:
+    """(caption, picture) of what was spent; parameters only where there is something to compare."""
+    drawn = [
+        ("Seconds, by phase", running_time(records, title=""), "seconds", seconds_text),
+        ("Forward passes, by phase", passes_by_phase(records, title=""), "forward_passes", count_text),
+    ]
+    pictures = []
+    for number, (caption, figure, key, show) in enumerate(drawn):
+        totals = [
+            f"{series.label} {show(_mean(series, lambda r, k=key: _spent(r, k)))}"  # type: ignore[misc]
+            for series in members
+        ]
+        words = f"Bar chart. {caption}: {', '.join(totals)}."
+        pictures.append((caption, _inline(figure, f"{prefix}{number}", words, "bars")))
+    if len(members) > 2:
+        points = [
+            f"{series.label} {count_text(_mean(series, lambda r: r['parameters']['stored']))}, "
+            f"{percent_text(_mean(series, lambda r: r['last']))} %"
+            for series in members
+        ]
+        words = f"Scatter chart of accuracy after the last stage over parameters stored: {'; '.join(points)}."
+        figure = parameters_against_accuracy(records, title="")
+        pictures.append(("Parameters against accuracy", _inline(figure, f"{prefix}p", words, "points")))
+    return pictures
+
+
+def _spent(record: Record, key: str) -> float:
+    return float(sum(record[key].get(phase, 0) for phase in PHASES))
 
 
 # --- words ----------------------------------------------------------------------------------------
