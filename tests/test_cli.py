@@ -208,6 +208,19 @@ def test_report_compares_runs(finished: Path, tmp_path: Path) -> None:
     }
 
 
+def test_report_and_compare_take_folders_of_runs(finished: Path, tmp_path: Path) -> None:
+    result = ease("report", finished.parent, "--out", tmp_path / "out")
+    assert result.returncode == 0, result.stderr
+    same = ease("compare", finished, finished.parent)
+    assert same.returncode == 0, same.stderr
+    assert "What was asked is the same" in same.stdout
+    assert "McNemar" in same.stdout
+    found = json.loads(ease("compare", finished, finished / "record.json", "--json").stdout)
+    assert found["across_images"]["only_a"] == 0
+    assert "does not exist" in refused(ease("compare", finished, tmp_path / "nowhere"))
+    assert "no finished run" in refused(ease("report", tmp_path, "--out", tmp_path / "more"))
+
+
 def test_verify_exits_with_1_where_it_differs(golden_folder: Path, tmp_path: Path) -> None:
     result = ease("verify", golden_folder / "large_base.npz", "--json")
     assert result.returncode == 0

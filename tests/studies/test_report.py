@@ -65,6 +65,10 @@ def test_it_tells_the_whole_study(full: str) -> None:
         "Summary",
         "Accuracy as classes arrive",
         "Task by task",
+        "Forgetting by task",
+        "Seconds, by phase",
+        "Forward passes, by phase",
+        "Parameters against accuracy",
         "Parameters and cost",
         "Configuration",
         "Versions",
@@ -76,8 +80,9 @@ def test_it_tells_the_whole_study(full: str) -> None:
         "Peak, MB 612",
     ):
         assert words in page.text, words
-    # The curve in two widths, and one map per method.
-    assert Counter(attrs.get("class") for attrs in page.all("svg")) == {"map": 3, "wide": 1, "slim": 1}
+    # The curve in two widths, one map per method, what was forgotten, and what it cost.
+    drawn = Counter(attrs.get("class") for attrs in page.all("svg"))
+    assert drawn == {"map": 3, "wide": 1, "slim": 1, "grid": 1, "bars": 2, "points": 1}
 
 
 def test_it_stands_alone(full: str) -> None:
@@ -191,6 +196,22 @@ def test_a_bare_record_is_enough(make_record: Make) -> None:
     assert "EASE met 5 classes in 1 task on" in page.text
     assert "best in bold" not in page.text
     assert "Versions" not in page.text
+
+
+def test_with_many_methods_tables_turn_on_their_side_and_maps_are_folded(make_record: Make) -> None:
+    names = ["ease", "simplecil", "finetune", "l2p", "lwf", "icarl", "der"]
+    many, few = (Page(render_report([make_record(name, stages=2) for name in names[:n]])) for n in (7, 6))
+    assert [attrs for attrs in few.all("details") if "open" in attrs]
+    assert not [attrs for attrs in many.all("details") if "open" in attrs]
+    assert "Method Accuracy Parameters" in many.text
+    assert "10 classes, 200 images" in many.text
+    assert "Figure EASE SimpleCIL" in few.text
+
+
+def test_a_single_task_forgets_nothing_and_two_methods_need_no_scatter(make_record: Make) -> None:
+    page = Page(render_report([make_record(stages=1), make_record("simplecil", stages=1)]))
+    assert "Forgetting by task" not in page.text
+    assert "Parameters against accuracy" not in page.text
 
 
 def test_equal_records_give_equal_reports(make_record: Make) -> None:
