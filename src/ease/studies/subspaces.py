@@ -41,6 +41,7 @@ def two_subspaces(panels: Sequence[SubspaceView]) -> Figure:
     for view in panels:
         _check_view(view)
     names = list(dict.fromkeys(str(name) for view in panels for name in view.classes))
+    marks = {str(name): _mark(view, label) for view in panels for label, name in enumerate(view.classes)}
     side, across, top = 3.1, 0.3, 0.5
     with style():
         wide = 2 * EDGE + len(panels) * side + (len(panels) - 1) * across
@@ -60,7 +61,7 @@ def two_subspaces(panels: Sequence[SubspaceView]) -> Figure:
         for number, name in enumerate(names):
             row, column = divmod(number, columns)
             x, y = column * each + 0.08, 0.12 + 0.235 * row
-            legend.plot([x], [y], "o", color=_class_colour(number), markersize=6.5, clip_on=False)
+            legend.plot([x], [y], marks[name], color=_class_colour(number), markersize=6.5, clip_on=False)
             legend.text(x + 0.14, y, name, va="center_baseline", fontsize=LABEL_SIZE)
         several = any(view.class_tasks and len(set(view.class_tasks)) > 1 for view in panels)
         words = "dots: images of the first task, triangles: of later ones" if several else "dots: images"
@@ -77,17 +78,16 @@ def two_subspaces(panels: Sequence[SubspaceView]) -> Figure:
 
 def _draw_view(axes: Any, view: SubspaceView, names: list[str]) -> None:
     points, labels = np.asarray(view.points, dtype=float), np.asarray(view.labels, dtype=int)
-    tasks = view.class_tasks or [0] * len(view.classes)
     size = 26 if len(points) <= 300 else 14
     for label, name in enumerate(view.classes):
         mine = points[labels == label]
         colour = _class_colour(names.index(str(name)))
-        later = tasks[label] > min(tasks)
+        mark = _mark(view, label)
         axes.scatter(
             mine[:, 0],
             mine[:, 1],
-            s=size * (1.2 if later else 1),  # a triangle fills less than a dot
-            marker="^" if later else "o",
+            s=size * (1.2 if mark == "^" else 1),  # a triangle fills less than a dot
+            marker=mark,
             color=colour,
             linewidths=0,
             alpha=0.85,
@@ -103,6 +103,12 @@ def _draw_view(axes: Any, view: SubspaceView, names: list[str]) -> None:
     for spine in axes.spines.values():
         spine.set_color(GRID)
     axes.set_title(view.title, fontsize=10.5, fontweight="bold", color=INK, loc="left", pad=8)
+
+
+def _mark(view: SubspaceView, label: int) -> str:
+    """Dots for the first task, triangles for later ones."""
+    tasks = view.class_tasks or [0] * len(view.classes)
+    return "^" if tasks[label] > min(tasks) else "o"
 
 
 def _class_colour(number: int) -> str:
