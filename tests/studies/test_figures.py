@@ -294,7 +294,7 @@ def view(title: str = "Subspace 1", **changes: Any) -> SubspaceView:
     return SubspaceView(**{**fields, **changes})
 
 
-def test_images_are_dots_and_prototypes_triangles_of_the_same_colour() -> None:
+def test_images_are_dots_and_prototypes_stars_of_the_same_colour() -> None:
     fig = two_subspaces([view(), view("Subspace 2")])
     assert [axes.get_title(loc="left") for axes in fig.axes[:2]] == ["Subspace 1", "Subspace 2"]
     cats, dogs, prototypes = fig.axes[0].collections
@@ -302,14 +302,15 @@ def test_images_are_dots_and_prototypes_triangles_of_the_same_colour() -> None:
     assert [to_hex(c) for c in prototypes.get_facecolor()] == [
         to_hex(c.get_facecolor()[0]) for c in (cats, dogs)
     ]
-    assert len(prototypes.get_paths()[0].vertices) == 4
-    assert {"cat", "dog", "dots: images, triangles: prototypes"} <= set(texts(fig))
+    assert {"cat", "dog", "dots: images, stars: prototypes"} <= set(texts(fig))
 
 
-def test_later_tasks_are_rings() -> None:
-    cats, dogs, _ = two_subspaces([view(class_tasks=[0, 1])]).axes[0].collections
-    assert len(cats.get_facecolor()) == 1
-    assert len(dogs.get_facecolor()) == 0
+def test_later_tasks_are_triangles_in_the_picture_and_its_legend() -> None:
+    fig = two_subspaces([view(class_tasks=[0, 1])])
+    cats, dogs, _ = fig.axes[0].collections
+    corners = [len(each.get_paths()[0].vertices) for each in (cats, dogs)]
+    assert corners[1] == 4 < corners[0]  # a closed triangle, and a circle of many pieces
+    assert [line.get_marker() for line in fig.axes[1].lines] == ["o", "^"]
 
 
 @pytest.mark.parametrize(

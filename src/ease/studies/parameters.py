@@ -83,7 +83,7 @@ def _log_places(amounts: Sequence[float]) -> tuple[list[float], tuple[float, flo
     left, right = min(known) - 0.09 * span, max(known) + 0.09 * span
     if None not in logs:
         return [value for value in logs if value is not None], (left, right), None
-    none = left - 0.09 * span
+    none = left - max(0.09 * span, 0.36)  # far enough for two ticks side by side
     return [none if value is None else value for value in logs], (none - 0.07 * span, right), none
 
 
