@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
+from functools import cache
 
 _WNID = re.compile(r"n[0-9]{8}")
 _NUMBERED = re.compile(r"[0-9]{1,4}\.(?=.)")
@@ -31,6 +32,7 @@ def _readable(folder: str, words: dict[str, str]) -> str:
     return folder
 
 
+@cache
 def _wordnet() -> dict[str, str]:
     """The first word of each wnid, for all of ImageNet: the 1k classes are not quite a part of the 21k."""
     import ease.torchvision_cure  # noqa: F401
