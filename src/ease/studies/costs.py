@@ -29,7 +29,7 @@ PHASES = {"train": "Training", "prototypes": "Prototypes", "evaluation": "Evalua
 HATCHES = ("", "////", "....")
 
 
-def running_time(records: Sequence[Record], title: str | None = None) -> Figure:
+def running_time(records: Sequence[Record], title: str | None = None, width: float = 4.8) -> Figure:
     """How long each method took, by phase, the quickest first; seeds are averaged."""
     grouped = group(records)
     spent = [_by_phase(series, "seconds") for series in grouped]
@@ -37,14 +37,14 @@ def running_time(records: Sequence[Record], title: str | None = None) -> Figure:
     units = ((3600, "hours"), (60, "minutes"))
     unit, name = next((pair for pair in units if longest >= 3 * pair[0]), (1, "seconds"))
     amounts = [[seconds / unit for seconds in phases] for phases in spent]
-    return _bars(grouped, amounts, f"Running time, {name}", seconds_text, title)
+    return _bars(grouped, amounts, f"Running time, {name}", seconds_text, title, width)
 
 
-def passes_by_phase(records: Sequence[Record], title: str | None = None) -> Figure:
+def passes_by_phase(records: Sequence[Record], title: str | None = None, width: float = 4.8) -> Figure:
     """How many images each method sent through the backbone, once per subspace, by phase, the fewest first."""
     grouped = group(records)
     amounts = [_by_phase(series, "forward_passes") for series in grouped]
-    return _bars(grouped, amounts, "Forward passes (images × subspaces)", count_text, title)
+    return _bars(grouped, amounts, "Forward passes (images × subspaces)", count_text, title, width)
 
 
 def _by_phase(series: Series, key: str) -> list[float]:
@@ -58,6 +58,7 @@ def _bars(
     what: str,
     show: Callable[[float], str],
     title: str | None,
+    width: float,
 ) -> Figure:
     order = sorted(range(len(grouped)), key=lambda index: sum(amounts[index]))
     labels = series_labels(grouped)
@@ -65,7 +66,7 @@ def _bars(
     with style():
         left = text_width(labels, LABEL_SIZE, "bold") + 0.35
         height = max(0.9, 0.31 * len(grouped))
-        fig, axes = framed(4.8, height, right=0.75, bottom=0.65, titled=title != "", left=left)
+        fig, axes = framed(width, height, right=0.75, bottom=0.65, titled=title != "", left=left)
         for place, index in enumerate(order):
             start = 0.0
             for number, amount in enumerate(amounts[index]):
@@ -95,6 +96,7 @@ def _bars(
         for tick, index in zip(axes.get_yticklabels(), order, strict=True):
             tick.set(color=INK, fontsize=LABEL_SIZE)
             tick.set_fontweight("bold" if grouped[index].method == "ease" else "normal")
+        axes.locator_params(axis="x", nbins=max(3, round(1.4 * width)))
         axes.grid(axis="x")
         axes.tick_params(length=0, pad=6)
         axes.spines[:].set_visible(False)

@@ -48,7 +48,11 @@ def parameters_against_accuracy(
         axes.set(xlim=(left, right), ylim=(low, high), xlabel=f"Parameters {count} (log scale)")
         percent_axes(axes)
         decades = range(math.ceil(left), math.floor(right) + 1)
-        ticks = [(float(d), count_text(10.0**d)) for d in decades if none is None or d > none + 0.35]
+        ticks = [
+            (float(d), count_text(10.0**d))
+            for d in decades
+            if none is None or d > none + 0.1 * (right - left)
+        ]
         if none is not None:
             ticks.insert(0, (none, "0"))
         axes.set_xticks([at for at, _ in ticks], labels=[text for _, text in ticks])

@@ -117,8 +117,13 @@ def _forgetting(
 def _cost_pictures(members: list[Series], records: list[Record], prefix: str) -> list[tuple[str, Markup]]:
     """(caption, picture) of what was spent; parameters only where there is something to compare."""
     drawn = [
-        ("Seconds, by phase", running_time(records, title=""), "seconds", seconds_text),
-        ("Forward passes, by phase", passes_by_phase(records, title=""), "forward_passes", count_text),
+        ("Seconds, by phase", running_time(records, title="", width=3.2), "seconds", seconds_text),
+        (
+            "Forward passes, by phase",
+            passes_by_phase(records, title="", width=3.2),
+            "forward_passes",
+            count_text,
+        ),
     ]
     pictures = []
     for number, (caption, figure, key, show) in enumerate(drawn):
@@ -178,7 +183,7 @@ def _facts(place: Place, members: list[Series]) -> list[tuple[str, str]]:
         ("Protocol", place.protocol),
         ("Classes", f"{sum(first['task_sizes'])} in {_counted(len(first['task_sizes']), 'task')}"),
         ("Backbone", f"{place.backbone}, frozen, {count_text(first['parameters']['backbone'])} parameters"),
-        ("Methods", ", ".join(series.label for series in members)),
+        ("Methods", ", ".join(s.label for s in members) if len(members) <= MANY else str(len(members))),
         ("Seeds" if len(seeds) > 1 else "Seed", ", ".join(str(seed) for seed in seeds)),
         ("Test images", f"{images:,} at the last stage"),
     ]
