@@ -205,6 +205,12 @@ def test_a_label_with_room_stands_beside_its_point() -> None:
     assert x < 4.75
 
 
+def test_a_label_lies_on_no_other_point() -> None:
+    points = [(2.0, 2.0), (2.4, 2.0)]
+    for x, y in place_labels(points, [0.6, 0.6], 0.13, (5.0, 4.0)):
+        assert not any(abs(x - px) < 0.3 and abs(y - py) < 0.065 for px, py in points)
+
+
 def test_a_method_that_trains_nothing_stands_at_zero(make_record: Make) -> None:
     records = stored(make_record, ["ease", "simplecil"], lambda i: 0 if i else 10**5, lambda i: 80.0 - i)
     ticks = parameters_against_accuracy(records, "trained").axes[0].get_xticklabels()
