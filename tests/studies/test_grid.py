@@ -16,6 +16,7 @@ import pytest
 from ease.config import resolve
 from ease.engine.lock import WriterLock
 from ease.errors import EaseError
+from ease.methods.simplecil import SimpleCIL
 from ease.studies import grid as grid_module
 from ease.studies.grid import Cell, Grid
 from ease.studies.run import start_run
@@ -58,6 +59,36 @@ def test_cells_that_differ_in_anything_have_different_names() -> None:
         cell(epochs=2),
     ]
     assert len({each.name for each in cells}) == len(cells)
+
+
+def test_a_setting_that_a_later_version_adds_leaves_finished_cells_where_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Later(SimpleCIL.Settings):
+        novelty: int = 3
+
+    old = cell("simplecil")
+    grid = Grid(tmp_path)
+    grid.run([old])
+    monkeypatch.setattr(SimpleCIL, "Settings", Later)
+    assert cell("simplecil").name == old.name
+    assert grid.record(cell("simplecil")) is not None
+    assert grid.record(cell("simplecil", novelty=4)) is None
+
+
+def test_a_default_that_changed_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Earlier(SimpleCIL.Settings):
+        novelty: int = 3
+
+    class Later(SimpleCIL.Settings):
+        novelty: int = 4
+
+    grid = Grid(tmp_path)
+    monkeypatch.setattr(SimpleCIL, "Settings", Earlier)
+    grid.run([cell("simplecil")])
+    monkeypatch.setattr(SimpleCIL, "Settings", Later)
+    with pytest.raises(EaseError, match=r"novelty = 3, now it would be 4: choose another --out"):
+        grid.run([cell("simplecil")])
 
 
 def test_an_interrupted_grid_goes_on_and_comes_to_the_same(

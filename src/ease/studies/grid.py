@@ -14,13 +14,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from ease.config import RunConfig
+from ease.config import RunConfig, validated
 from ease.engine.files import read_json
 from ease.engine.progress import Progress, Quiet
 from ease.errors import EaseError
+from ease.methods.registry import find_method
 from ease.studies.run import resume_run, start_run
 from ease.studies.series import Record
 
@@ -45,11 +47,22 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """Readable, safe as a folder name, and different for every configuration."""
-        values = {k: v for k, v in self.config.model_dump(mode="json").items() if k not in _CIRCUMSTANCES}
-        digest = hashlib.blake2b(json.dumps(values, sort_keys=True).encode(), digest_size=5).hexdigest()
+        """Readable, safe as a folder name, and different for every configuration.
+
+        Only what differs from the defaults counts: a version with one more setting finds the cells of the one before.
+        """
+        usual, method = RunConfig().model_dump(mode="json"), find_method(self.config.method)
+        own = method.Settings().model_dump(mode="json")
+        values = {k: v for k, v in _deciding(self.config).items() if k != "settings" and v != usual[k]}
+        settings = {k: v for k, v in self.config.settings.items() if v != own.get(k)}
+        text = json.dumps([values, settings], sort_keys=True)
+        digest = hashlib.blake2b(text.encode(), digest_size=5).hexdigest()
         protocol = self.config.protocol.lower().replace(" ", "")
         return f"{self.config.method}-{self.config.dataset}-{protocol}-{self.config.seed}-{digest}"
+
+
+def _deciding(config: RunConfig) -> dict[str, Any]:
+    return {k: v for k, v in config.model_dump(mode="json").items() if k not in _CIRCUMSTANCES}
 
 
 Outcome = tuple[Cell, EaseError | None]
@@ -69,7 +82,11 @@ class Grid:
     def record(self, cell: Cell) -> Record | None:
         """What a finished cell has found."""
         path = self.path(cell) / "record.json"
-        return dict(read_json(path)) if path.exists() else None
+        if not path.exists():
+            return None
+        record = dict(read_json(path))
+        _check_same(path, record.get("config"), cell.config)
+        return record
 
     def run(
         self,
@@ -147,12 +164,29 @@ class Grid:
         shelf = None if cell.shares is None else self.folder / "shelf"
         try:
             if (path / "run.json").exists():
+                _check_same(path, read_json(path / "run.json").get("config"), cell.config)
                 resume_run(path, progress, shelf=shelf)
             else:
                 start_run(cell.config, path, cell.notes, progress, shelf=shelf)
         except EaseError as error:
             return error
         return None
+
+
+def _check_same(path: Path, stored: Any, config: RunConfig) -> None:
+    """A default that changed since would give the same name to something else."""
+    before = validated(RunConfig, stored, str(path))
+    method = find_method(before.method)
+    settings = validated(method.Settings, before.settings, f"settings in {path}").model_dump(mode="json")
+    old, new = (
+        {**_deciding(c), **c.settings} for c in (before.model_copy(update={"settings": settings}), config)
+    )
+    for key in new:
+        if key != "settings" and old.get(key) != new[key]:
+            raise EaseError(
+                f"{path} was made with {key} = {old.get(key)}, now it would be {new[key]}: "
+                "choose another --out, or remove that folder"
+            )
 
 
 def _units(cells: Sequence[Cell]) -> list[list[Cell]]:

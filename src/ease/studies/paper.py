@@ -10,13 +10,16 @@ from importlib.resources import files
 from typing import Any, Literal, NamedTuple
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import Field, field_validator
 
-from ease.config import knows, resolve, sets_for
+from ease.config import RunConfig, knows, resolve, sets_for
 from ease.errors import EaseError, unknown
+from ease.methods.ease import Ease
 from ease.methods.registry import find_method
 from ease.streams.protocol import parse
+from ease.studies import rows as plain
 from ease.studies.grid import Cell
+from ease.studies.rows import Plan, chosen
 from ease.studies.series import Record, method_title
 
 Scale = Literal["full", "small", "tiny"]
@@ -34,16 +37,10 @@ class Place(NamedTuple):
         return " ".join(self)
 
 
-class _Data(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+class Row(plain.Row):
+    """As a row of a study; it may have a name of its own and stand for several settings that `vary` names."""
 
-
-class Row(_Data):
-    """A method in one setting, or in several that `vary` names."""
-
-    method: str
     label: str | None = None
-    set: dict[str, Any] = Field(default_factory=dict)
     vary: dict[str, list[Any]] = Field(default_factory=dict)
 
     @property
@@ -52,7 +49,7 @@ class Row(_Data):
         return self.label or method_title(self.method)
 
 
-class Exhibit(_Data):
+class Exhibit(Plan):
     """One table or figure of the paper."""
 
     title: str
@@ -64,7 +61,7 @@ class Exhibit(_Data):
     rows: list[Row]
     full_rows: list[Row] | None = None
     vary: dict[str, list[Any]] = Field(default_factory=dict)
-    seeds: list[int] = [1993]
+    seeds: list[int] = Field(default_factory=lambda: [1993])
 
     @field_validator("rows", "full_rows", mode="before")
     @classmethod
@@ -72,7 +69,7 @@ class Exhibit(_Data):
         return rows and [{"method": row} if isinstance(row, str) else row for row in rows]
 
 
-class ScaleSettings(_Data):
+class ScaleSettings(Plan):
     """What a scale changes: values of the run, and settings of the methods that have them."""
 
     about: str
@@ -80,14 +77,14 @@ class ScaleSettings(_Data):
     set: dict[str, Any] = Field(default_factory=dict)
 
 
-class _Paper(_Data):
+class _Paper(Plan):
     backbones: dict[str, str]
     scales: dict[Scale, ScaleSettings]
     rows: dict[str, list[str]]
     exhibits: dict[str, Exhibit]
 
 
-class _Published(_Data):
+class _Published(Plan):
     backbone: str
     places: dict[str, dict[str, Figures]]
 
@@ -162,7 +159,7 @@ def squares(
     """
     given = {key: value for key, value in (options or {}).items() if value is not None}
     rows = exhibit.full_rows if scale == "full" and exhibit.full_rows else exhibit.rows
-    rows = _chosen(rows, methods)
+    rows = chosen(rows, methods, "exhibit")
     own = sets_for([row.method for row in rows], sets)
     found = []
     for place in _places(exhibit, scale, given):
@@ -172,15 +169,6 @@ def squares(
                     cell = _cell(exhibit, scale, place, row, {**varied, "seed": seed}, given, own[row.method])
                     found.append(Square(place, row, varied, cell))
     return found
-
-
-def _chosen(rows: Sequence[Row], methods: Sequence[str]) -> list[Row]:
-    known = [row.method for row in rows]
-    wanted = [find_method(name).name for name in methods]
-    for name in wanted:
-        if name not in known:
-            raise unknown("method in this exhibit", name, known)
-    return [row for row in rows if not wanted or row.method in wanted]
 
 
 def _places(exhibit: Exhibit, scale: Scale, given: Mapping[str, Any]) -> list[Place]:
@@ -228,9 +216,9 @@ def _cell(
     return Cell(config, notes, shares=_shares(config))
 
 
-def _shares(config: Any) -> str | None:
+def _shares(config: RunConfig) -> str | None:
     """EASE's variants differ mostly in how prototypes are used, so they can use the same subspaces."""
-    if "complement" not in config.settings:
+    if not issubclass(find_method(config.method), Ease):
         return None
     parts = (config.dataset, config.protocol, config.seed, config.settings["tuning"], config.settings["rank"])
     return " ".join(map(str, parts))

@@ -8,35 +8,24 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from ease.config import read_yaml, resolve, sets_for, validated
 from ease.engine.files import make_folder, write_atomic
 from ease.engine.progress import Progress
 from ease.errors import unknown
-from ease.methods.registry import find_method
 from ease.studies.grid import Cell, Grid
 from ease.studies.plots import accuracy_curves, save
 from ease.studies.report import write_report
+from ease.studies.rows import Plan, Row, chosen
 from ease.studies.series import Record
 from ease.studies.tables import Table, comparison
 
 _PLANS = "ease.studies.plans"
 
 
-class Row(BaseModel):
-    """One method, and the settings in which this row differs from the study's."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    method: str
-    set: dict[str, Any] = Field(default_factory=dict)
-
-
-class Study(BaseModel):
+class Study(Plan):
     """What to run: values for all rows, and the rows."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     about: str
     run: dict[str, Any] = Field(default_factory=dict)
@@ -57,12 +46,7 @@ class Study(BaseModel):
             options: values that win over the study's; None means not given.
             sets: `key=value` settings that win over everything, for the methods that have them.
         """
-        known = [row.method for row in self.rows]
-        wanted = [find_method(name).name for name in methods]
-        for name in wanted:
-            if name not in known:
-                raise unknown("method in this study", name, known)
-        rows = [row for row in self.rows if not wanted or row.method in wanted]
+        rows = chosen(self.rows, methods, "study")
         own = sets_for([row.method for row in rows], sets)
         cells = []
         for row in rows:
