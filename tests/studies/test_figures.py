@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
+import re
 from collections.abc import Callable
 from itertools import combinations
 from pathlib import Path
@@ -14,9 +14,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
+from ease import studies
 from ease.errors import EaseError
-from ease.studies import costs, figures, heat, panels, parameters, subspaces
-from ease.studies.drawing import MUTED, PAPER, looks
 from ease.studies.figures import (
     SubspaceView,
     against_k,
@@ -26,11 +25,12 @@ from ease.studies.figures import (
     parameters_against_accuracy,
     passes_by_phase,
     running_time,
-    seeds,
+    save,
+    svg,
     two_subspaces,
 )
-from ease.studies.parameters import place_labels
-from ease.studies.plots import save, svg
+from ease.studies.figures.drawing import MUTED, PAPER, looks
+from ease.studies.figures.parameters import place_labels
 
 Make = Callable[..., dict[str, Any]]
 MANY = [
@@ -333,7 +333,7 @@ def test_views_that_do_not_fit_are_refused(changes: dict[str, Any], words: str) 
         two_subspaces([view(**changes)])
 
 
-# --- costs and seeds ------------------------------------------------------------------------------
+# --- costs ----------------------------------------------------------------------------------------
 
 
 def test_bars_add_up_to_the_total_at_their_end(make_record: Make) -> None:
@@ -354,12 +354,6 @@ def test_seeds_share_a_bar_and_passes_have_their_own_figure(make_record: Make) -
     passes = [{"train": 1000 * n, "prototypes": 0, "evaluation": 500} for n in (1, 3)]
     fig = passes_by_phase([make_record(seed=n, forward_passes=p) for n, p in enumerate(passes)])
     assert [text.get_text() for text in fig.axes[0].texts] == ["2.5k"]
-
-
-def test_the_seeds_figure_needs_seeds(make_record: Make) -> None:
-    assert seeds([make_record(seed=n, stages=2) for n in (1, 2)]).axes[0].collections
-    with pytest.raises(EaseError, match="one seed"):
-        seeds([make_record(), make_record("simplecil")])
 
 
 # --- files ----------------------------------------------------------------------------------------
@@ -386,8 +380,9 @@ def test_every_figure_is_written_in_three_formats_and_names_are_no_formulas(
 
 
 def test_pyplot_is_never_imported() -> None:
-    for module in (costs, figures, heat, panels, parameters, subspaces):
-        assert "pyplot" not in inspect.getsource(module)
+    (room,) = studies.__path__
+    for path in Path(room).rglob("*.py"):
+        assert not re.search(r"import.*pyplot", path.read_text()), path
 
 
 def test_nothing_to_draw_is_said_in_one_line() -> None:

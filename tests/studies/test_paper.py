@@ -12,7 +12,7 @@ from ease.streams.datasets import dataset_list
 from ease.studies import grid as grid_module
 from ease.studies.exhibit import Reproduction
 from ease.studies.grid import Grid
-from ease.studies.paper import Exhibit, Square, check_scale, exhibits, find_exhibit, published, squares
+from ease.studies.paper import Exhibit, Square, check_scale, exhibits, find_exhibit, plan, published, squares
 
 IN21K, IN1K = "vit_base_patch16_224.augreg_in21k", "vit_base_patch16_224.augreg_in21k_ft_in1k"
 SPLITS = {
@@ -209,3 +209,13 @@ def _few(exhibit: Exhibit, square: Square) -> bool:
     if exhibit.draw == "parameters":
         return square.row.method in ("simplecil", "adam-adapter", "ease")
     return square.varied.get("alpha", 0.1) in (0.1, 0.3) and square.varied.get("neighbours", 1) in (1, 5)
+
+
+def test_all_exhibits_with_a_method_leave_out_those_without_it() -> None:
+    found = plan("all", "tiny", methods=["memo", "ease"])
+    assert {s.row.method for s in found["table1"]} == {"ease"}
+    assert {s.row.method for s in found["table2"]} == {"memo", "ease"}
+    assert set(plan("all", "tiny", methods=["memo"])) == {"table2", "parameters"}
+    assert set(plan("all", "tiny")) == set(exhibits())
+    with pytest.raises(EaseError, match="ranpac"):
+        plan("all", "tiny", methods=["ranpac"])

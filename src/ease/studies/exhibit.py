@@ -12,14 +12,18 @@ from matplotlib.figure import Figure
 from ease.engine.files import make_folder, write_atomic
 from ease.engine.progress import Progress, Quiet
 from ease.errors import EaseError
-from ease.studies.figures import against_k, heat_grid, running_time
+from ease.studies.figures import (
+    against_k,
+    curve_panels,
+    heat_grid,
+    parameters_against_accuracy,
+    running_time,
+    save,
+    two_subspaces,
+)
 from ease.studies.grid import Cell, Grid
-from ease.studies.panels import curve_panels
 from ease.studies.paper import Exhibit, Place, Square, find_exhibit, published
-from ease.studies.parameters import parameters_against_accuracy
-from ease.studies.plots import save
 from ease.studies.series import Record
-from ease.studies.subspaces import two_subspaces
 from ease.studies.tables import Exhibit as ExhibitTable
 from ease.studies.tables import exhibit_table
 from ease.studies.views import views_of_run

@@ -138,6 +138,30 @@ def find_exhibit(name: str) -> Exhibit:
     return exhibits()[name]
 
 
+def plan(name: str, scale: Scale, *, methods: Sequence[str] = (), **choices: Any) -> dict[str, list[Square]]:
+    """What to measure for an exhibit, or for `all` that have any of the methods; the rest is as in `squares`."""
+    if name != "all":
+        return {name: squares(find_exhibit(name), scale, methods=methods, **choices)}
+    wanted = [find_method(method).name for method in methods]
+    found = {}
+    for each, exhibit in exhibits().items():
+        here = {row.method for row in _rows(exhibit, scale)}
+        if not wanted or here.intersection(wanted):
+            own = [method for method in wanted if method in here]
+            found[each] = squares(exhibit, scale, methods=own, **choices)
+    if not found:
+        raise unknown("method in any exhibit", wanted[0], _all_methods(scale))
+    return found
+
+
+def _all_methods(scale: Scale) -> set[str]:
+    return {row.method for exhibit in exhibits().values() for row in _rows(exhibit, scale)}
+
+
+def _rows(exhibit: Exhibit, scale: Scale) -> list[Row]:
+    return exhibit.full_rows if scale == "full" and exhibit.full_rows else exhibit.rows
+
+
 def squares(
     exhibit: Exhibit,
     scale: Scale,
@@ -158,8 +182,7 @@ def squares(
         sets: `key=value` settings that win over everything, for the methods that have them.
     """
     given = {key: value for key, value in (options or {}).items() if value is not None}
-    rows = exhibit.full_rows if scale == "full" and exhibit.full_rows else exhibit.rows
-    rows = chosen(rows, methods, "exhibit")
+    rows = chosen(_rows(exhibit, scale), methods, "exhibit")
     own = sets_for([row.method for row in rows], sets)
     found = []
     for place in _places(exhibit, scale, given):

@@ -15,11 +15,10 @@ from markupsafe import Markup, escape
 from matplotlib.figure import Figure
 
 from ease.engine.files import make_folder, write_atomic
-from ease.studies import drawing, plots
-from ease.studies.costs import PHASES, passes_by_phase, running_time
-from ease.studies.heat import forgetting_by_task
+from ease.studies import figures
+from ease.studies.figures import drawing
+from ease.studies.figures.costs import PHASES
 from ease.studies.metrics import task_forgetting
-from ease.studies.parameters import parameters_against_accuracy
 from ease.studies.series import Place, Record, Series, by_place, group, plain
 from ease.studies.tables import comparison, count_text, percent_text, seconds_text
 from ease.studies.tabular import NOTHING
@@ -72,16 +71,16 @@ def _section(number: int, place: Place, members: list[Series]) -> dict[str, Any]
     """All that is shown of one place: what was run, the table, the pictures, the costs."""
     records = [record for series in members for record in series.records]
     means = [series.mean_record() for series in members]
-    floor = plots.heat_floor(means)
+    floor = figures.heat_floor(means)
     words = _curve_words(members)
     # On a phone the wide drawing would be unreadable; the page shows whichever fits.
     curves = [
-        _inline(plots.accuracy_curves(records, title="", width=width), f"s{number}{name}", words, name)
+        _inline(figures.accuracy_curves(records, title="", width=width), f"s{number}{name}", words, name)
         for name, width in (("wide", 5.8), ("slim", 2.3))
     ]
     maps = []
     for index, (series, mean) in enumerate(zip(members, means, strict=True)):
-        figure = plots.task_heatmap(mean, lowest=floor, title=series.label)
+        figure = figures.task_heatmap(mean, lowest=floor, title=series.label)
         maps.append(_inline(figure, f"s{number}m{index}", _map_words(series.label, mean)))
     return {
         "anchor": f"s{number}",
@@ -111,16 +110,16 @@ def _forgetting(
         lost = ", ".join(NOTHING if v is None else f"{v:.0f}" for v in task_forgetting(mean["per_task"]))
         parts.append(f"{series.label}: {lost}.")
     words = f"Points that each task has fallen from its best to the last stage. {' '.join(parts)}"
-    return _inline(forgetting_by_task(records, title=""), prefix, words, "grid")
+    return _inline(figures.forgetting_by_task(records, title=""), prefix, words, "grid")
 
 
 def _cost_pictures(members: list[Series], records: list[Record], prefix: str) -> list[tuple[str, Markup]]:
     """(caption, picture) of what was spent; parameters only where there is something to compare."""
     drawn = [
-        ("Seconds, by phase", running_time(records, title="", width=3.2), "seconds", seconds_text),
+        ("Seconds, by phase", figures.running_time(records, title="", width=3.2), "seconds", seconds_text),
         (
             "Forward passes, by phase",
-            passes_by_phase(records, title="", width=3.2),
+            figures.passes_by_phase(records, title="", width=3.2),
             "forward_passes",
             count_text,
         ),
@@ -140,7 +139,7 @@ def _cost_pictures(members: list[Series], records: list[Record], prefix: str) ->
             for series in members
         ]
         words = f"Scatter chart of accuracy after the last stage over parameters stored: {'; '.join(points)}."
-        figure = parameters_against_accuracy(records, title="")
+        figure = figures.parameters_against_accuracy(records, title="")
         pictures.append(("Parameters against accuracy", _inline(figure, f"{prefix}p", words, "points")))
     return pictures
 

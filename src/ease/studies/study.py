@@ -14,8 +14,8 @@ from ease.config import read_yaml, resolve, sets_for, validated
 from ease.engine.files import make_folder, write_atomic
 from ease.engine.progress import Progress
 from ease.errors import unknown
+from ease.studies.figures import accuracy_curves, save
 from ease.studies.grid import Cell, Grid
-from ease.studies.plots import accuracy_curves, save
 from ease.studies.report import write_report
 from ease.studies.rows import Plan, Row, chosen
 from ease.studies.series import Record

@@ -13,8 +13,8 @@ from ease.engine.memory import joined
 from ease.errors import EaseError
 from ease.methods.ease import Ease
 from ease.methods.model import open_model
+from ease.studies.figures import SubspaceView
 from ease.studies.run import make_tasks
-from ease.studies.subspaces import SubspaceView
 
 SHOWN = 2
 """Tasks, and the subspaces that were learned for them."""

@@ -9,7 +9,8 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from ease.errors import EaseError
-from ease.studies.drawing import (
+from ease.studies.figures.curves import place_title, series_labels
+from ease.studies.figures.drawing import (
     EDGE,
     INK,
     LABEL_SIZE,
@@ -24,7 +25,6 @@ from ease.studies.drawing import (
     write_cells,
 )
 from ease.studies.metrics import task_forgetting
-from ease.studies.plots import place_title, series_labels
 from ease.studies.series import Record, group
 
 

@@ -10,7 +10,8 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from ease.errors import EaseError
-from ease.studies.drawing import (
+from ease.studies.figures.curves import place_title, series_labels, series_looks
+from ease.studies.figures.drawing import (
     LABEL_SIZE,
     MUTED,
     Look,
@@ -21,7 +22,6 @@ from ease.studies.drawing import (
     text_width,
     titles,
 )
-from ease.studies.plots import place_title, series_labels, series_looks
 from ease.studies.series import Record, group
 from ease.studies.tables import count_text
 

@@ -9,8 +9,8 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from ease.errors import EaseError
-from ease.studies.drawing import EDGE, INK, KINDS, LABEL_SIZE, MUTED, PAPER, Look, style, text_width
-from ease.studies.plots import curve_axes, draw_curve, series_looks
+from ease.studies.figures.curves import curve_axes, draw_curve, series_looks
+from ease.studies.figures.drawing import EDGE, INK, KINDS, LABEL_SIZE, MUTED, PAPER, Look, style, text_width
 from ease.studies.series import Record, Series, group
 
 # Inches: around the panels, between them, and in the legend.

@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from ease.errors import EaseError
-from ease.studies.drawing import EDGE, GRID, INK, LABEL_SIZE, MUTED, PALETTE, style, text_width
+from ease.studies.figures.drawing import EDGE, GRID, INK, LABEL_SIZE, MUTED, PALETTE, style, text_width
 
 # Light and dark turns of the palette: ten classes are the usual number, and neighbours should differ most.
 CLASS_COLOURS = (*PALETTE, "#004c78", "#8a3d00", "#005c43", "#7d3c61", "#7a5400", "#9a9a9a")

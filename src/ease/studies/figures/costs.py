@@ -8,7 +8,8 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from ease.studies.drawing import (
+from ease.studies.figures.curves import place_title, series_labels
+from ease.studies.figures.drawing import (
     EDGE,
     INK,
     LABEL_SIZE,
@@ -20,7 +21,6 @@ from ease.studies.drawing import (
     text_width,
     titles,
 )
-from ease.studies.plots import place_title, series_labels
 from ease.studies.series import Record, Series, group
 from ease.studies.tables import count_text, seconds_text
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from ease.studies.drawing import (
+from ease.studies.figures.drawing import (
     EDGE,
     LABEL_GAP,
     LABEL_LENGTH,
@@ -20,18 +20,14 @@ from ease.studies.drawing import (
     heat_cells,
     heat_scale,
     looks,
-    save,
     spread_apart,
     style,
-    svg,
     text_width,
     thinned,
     titles,
     write_cells,
 )
 from ease.studies.series import Place, Record, Series, group, place_of
-
-__all__ = ["accuracy_curves", "heat_floor", "save", "svg", "task_heatmap"]
 
 
 def accuracy_curves(records: Sequence[Record], title: str | None = None, width: float = 5.5) -> Figure:

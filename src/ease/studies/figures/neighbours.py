@@ -1,7 +1,4 @@
-"""The paper's figures in one place: curves, parameters, robustness, complement, subspaces, time, seeds.
-
-Each function returns a matplotlib figure; `ease.studies.plots.save` writes it.
-"""
+"""Accuracy over k: how prototypes are synthesised, and of how many images."""
 
 from __future__ import annotations
 
@@ -11,8 +8,7 @@ from itertools import pairwise
 from matplotlib.figure import Figure
 
 from ease.errors import EaseError
-from ease.studies.costs import passes_by_phase, running_time
-from ease.studies.drawing import (
+from ease.studies.figures.drawing import (
     LABEL_GAP,
     LABEL_SIZE,
     LINES,
@@ -27,27 +23,6 @@ from ease.studies.drawing import (
     text_width,
     titles,
 )
-from ease.studies.heat import forgetting_by_task, heat_grid
-from ease.studies.panels import curve_panels
-from ease.studies.parameters import parameters_against_accuracy
-from ease.studies.plots import accuracy_curves
-from ease.studies.series import Record, group
-from ease.studies.subspaces import SubspaceView, two_subspaces
-
-__all__ = [
-    "SubspaceView",
-    "against_k",
-    "curve_panels",
-    "forgetting_by_task",
-    "heat_grid",
-    "parameters_against_accuracy",
-    "passes_by_phase",
-    "running_time",
-    "seeds",
-    "two_subspaces",
-]
-
-# --- complement -----------------------------------------------------------------------------------
 
 
 def against_k(
@@ -125,13 +100,3 @@ def _check_ks(
             raise EaseError(f"the curve '{name}' has {len(values)} values for {len(ks)} of k")
     if both := set(curves) & set(constants):
         raise EaseError(f"'{sorted(both)[0]}' is both a curve and a constant: rename one")
-
-
-# --- seeds ----------------------------------------------------------------------------------------
-
-
-def seeds(records: Sequence[Record], title: str | None = None) -> Figure:
-    """Mean curves with a band of one standard deviation over the seeds."""
-    if all(len(series.records) == 1 for series in group(records)):
-        raise EaseError("every method has one seed here: run at least one of them with several")
-    return accuracy_curves(records, title)

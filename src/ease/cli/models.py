@@ -1,0 +1,94 @@
+"""Commands on a saved model, and on the authors' outputs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ease.cli import options
+from ease.cli.output import console, print_json
+from ease.errors import EaseError
+
+
+def evaluate(
+    model: Annotated[Path, typer.Option(help="Model directory.")],
+    dataset: Annotated[str, typer.Option(help="See 'ease datasets'.")],
+    data_root: options.DataRoot = None,
+    weights: options.Weights = None,
+    limit_per_class: options.LimitPerClass = None,
+    as_json: options.Json = False,
+) -> None:
+    """Score a saved model on the test images of a dataset."""
+    from ease.studies.evaluate import evaluate_model
+
+    found = evaluate_model(model, dataset, data_root, weights, limit_per_class)
+    if as_json:
+        print_json(found)
+        return
+    images = f"{found['count']} images, {found['classes']} classes"
+    typer.echo(f"{found['accuracy']:.2f} % of {images} (top-5 {found['top5']:.2f} %)")
+    tasks = "  ".join(f"{a:.1f}" if a is not None else "-" for a in found["per_task"])
+    typer.echo(f"by task: {tasks}")
+    for note in found["notes"]:
+        typer.echo(f"note: {note}")
+
+
+def info(
+    model: Annotated[Path, typer.Argument(help="Model directory, or a run's folder.")],
+    as_json: options.Json = False,
+) -> None:
+    """What a saved model is: method, backbone, classes by task, size on disk."""
+    from ease.studies.describe import describe_model
+
+    found = describe_model(model)
+    if as_json:
+        print_json(found)
+        return
+    typer.echo(
+        f"{found['method']} on {found['backbone']}, generation {found['generation']}, {len(found['classes'])} classes"
+    )
+    for task, names in enumerate(found["tasks"], start=1):
+        typer.echo(f"task {task}: {', '.join(names)}")
+    typer.echo(
+        f"{found['bytes'] / 2**20:.2f} MB in {found['files']} files, {found['passes_per_image']} passes per image"
+    )
+
+
+def verify(
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Golden .npz files.")],
+    train: Annotated[
+        bool, typer.Option("--train", help="Replay training too, from the initial adapters.")
+    ] = False,
+    as_json: options.Json = False,
+) -> None:
+    """Replay runs of the authors' code and print the largest differences; exits with 1 above 1e-5."""
+    from dataclasses import asdict
+
+    from rich.table import Table
+
+    from ease.studies.verify import verify_file
+
+    found = [verify_file(path, train) for path in files if path.name != "common.npz"]
+    if not found:
+        raise EaseError("nothing to verify: name golden files other than common.npz")
+    if as_json:
+        print_json([{**asdict(one), "within": one.within()} for one in found])
+    else:
+        table = Table("file", "stages", "prototypes", "logits", "argmax differs", "adapters", "")
+        for one in found:
+            adapters = "-" if one.adapters is None else f"{one.adapters:.1e}"
+            verdict = "agrees" if one.within() else "[bold red]DIFFERS[/]"
+            cells = [
+                one.file,
+                str(one.stages),
+                f"{one.prototypes:.1e}",
+                f"{one.logits:.1e}",
+                str(one.argmax),
+                adapters,
+            ]
+            table.add_row(*cells, verdict)
+        console().print(table)
+    if not all(one.within() for one in found):
+        raise typer.Exit(1)

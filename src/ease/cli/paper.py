@@ -1,0 +1,75 @@
+"""The paper's exhibits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ease.cli import options
+from ease.cli.options import names, path_text, seed_numbers, shard_numbers
+from ease.cli.output import console, listing, print_json
+
+
+def paper(
+    name: Annotated[str, typer.Argument(help="An exhibit, 'all' of them, or 'list'.")],
+    scale: Annotated[str, typer.Option(help="full, small or tiny; see 'ease paper list'.")] = "tiny",
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for runs and exhibits; runs/paper-SCALE if left out.")
+    ] = None,
+    methods: options.Methods = None,
+    seeds: options.Seeds = None,
+    shard: Annotated[
+        str, typer.Option(help="i/n: do the i-th of n shares of the work.", metavar="I/N")
+    ] = "1/1",
+    jobs: options.Jobs = 1,
+    dataset: Annotated[str | None, typer.Option(help="Only this dataset; the one of scale small.")] = None,
+    protocol: Annotated[str | None, typer.Option(help="Another split of that dataset.")] = None,
+    data_root: options.DataRoot = None,
+    backbone: Annotated[str | None, typer.Option(help="Another backbone.")] = None,
+    weights: options.Weights = None,
+    input_size: options.InputSize = None,
+    limit_per_class: options.LimitPerClass = None,
+    preset: Annotated[str | None, typer.Option(help="Other settings; see 'ease presets'.")] = None,
+    sets: options.Sets = None,
+    as_json: options.Json = False,
+) -> None:
+    """Reproduce a table or figure of the paper. Repeat the command to go on where it stopped."""
+    from ease.engine.progress import Bars
+    from ease.studies.exhibit import Reproduction
+    from ease.studies.paper import check_scale, exhibits, plan, scales
+
+    if name == "list":
+        rows = [{"name": n, "paper": e.paper, "what": e.title} for n, e in exhibits().items()]
+        listing(rows, as_json)
+        if not as_json:
+            typer.echo("")
+            listing([{"scale": scale, "what": about} for scale, about in scales().items()], False)
+        return
+    given = {
+        "dataset": dataset,
+        "protocol": protocol,
+        "data_root": path_text(data_root),
+        "backbone": backbone,
+        "weights": path_text(weights),
+        "input_size": input_size,
+        "limit_per_class": limit_per_class,
+        "preset": preset,
+    }
+    size = check_scale(scale)
+    wanted = plan(
+        name, size, methods=names(methods), seeds=seed_numbers(seeds), options=given, sets=sets or []
+    )
+    work = Reproduction(wanted, out or Path("runs") / f"paper-{size}")
+    told = {}
+    for drawn in work.run(jobs, shard_numbers(shard), Bars()):
+        told[drawn.name] = drawn.records
+        if not as_json:
+            typer.echo(f"{drawn.exhibit.paper}: {drawn.exhibit.title}")
+            console().print(drawn.table)
+            typer.echo(f"wrote {', '.join(str(path) for path in drawn.written)}")
+    if as_json:
+        print_json(told)
+    if work.failure is not None:
+        raise work.failure
