@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import pickle
 import zipfile
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -15,8 +12,8 @@ from torch import Tensor
 
 from ease.errors import EaseError
 
-SUFFIXES = (".safetensors", ".npz", ".pth", ".pt", ".bin")
-
+SUFFIXES = (".safetensors", ".npz")
+PICKLED = (".pth", ".pt", ".bin")
 
 LIMIT = 16 * 2**30
 """Far above any plain ViT; a packed file may claim more."""
@@ -31,37 +28,23 @@ def _size(path: Path) -> int:
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
-    """The tensors of a .safetensors, .npz (JAX) or .pth/.pt/.bin file, under the file's own names."""
+    """The tensors of a .safetensors or .npz (JAX) file, under the file's own names."""
     if not path.is_file():
         raise EaseError(f"weights file '{path}' does not exist")
+    if path.suffix in PICKLED:
+        raise EaseError(
+            f"weights file '{path}' is a pickle, which may run code when it is opened: if you trust it, load it with "
+            "torch and save its tensors with safetensors.torch.save_file"
+        )
     if path.suffix not in SUFFIXES:
         raise EaseError(f"weights file '{path}' has an unknown type; use one of {', '.join(SUFFIXES)}")
-    if _size(path) > LIMIT:
-        raise EaseError(f"weights file '{path}' is larger than {LIMIT // 2**30} GB; is it the right file?")
     try:
-        if path.suffix == ".safetensors":
+        size = _size(path)
+        if size <= LIMIT and path.suffix == ".safetensors":
             return dict(load_file(path))
-        if path.suffix == ".npz":
+        if size <= LIMIT:
             with np.load(path, allow_pickle=False) as archive:
                 return {name: torch.from_numpy(archive[name]) for name in archive.files}
-        content = torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        raise EaseError(
-            f"weights file '{path}' is damaged or holds more than tensors; save it as .safetensors"
-        ) from error
     except Exception as error:  # every reader has its own exceptions for a damaged file
         raise EaseError(f"weights file '{path}' cannot be read: it is damaged or incomplete") from error
-    return _tensors(content, path)
-
-
-def _tensors(content: Any, path: Path) -> dict[str, Tensor]:
-    """A training checkpoint keeps its weights one level down."""
-    for level in ("model", "state_dict"):
-        if isinstance(content, Mapping) and isinstance(content.get(level), Mapping):
-            content = content[level]
-    found = (
-        {k: v for k, v in content.items() if isinstance(v, Tensor)} if isinstance(content, Mapping) else {}
-    )
-    if not found:
-        raise EaseError(f"weights file '{path}' holds no named tensors")
-    return {name.removeprefix("module."): value for name, value in found.items()}
+    raise EaseError(f"weights file '{path}' is larger than {LIMIT // 2**30} GB; is it the right file?")

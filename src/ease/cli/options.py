@@ -16,7 +16,7 @@ Sets = Annotated[
 Dataset = Annotated[str | None, typer.Option(help="See 'ease datasets'.")]
 DataRoot = Annotated[Path | None, typer.Option(help="The dataset's folder.")]
 Backbone = Annotated[str | None, typer.Option(help="See 'ease backbones'.")]
-Weights = Annotated[Path | None, typer.Option(help="Local weights: .safetensors, .npz or .pth.")]
+Weights = Annotated[Path | None, typer.Option(help="Local weights: .safetensors or .npz.")]
 InputSize = Annotated[int | None, typer.Option(help="Side length of the input in pixels.")]
 LimitPerClass = Annotated[int | None, typer.Option(help="Use only so many images of a class.")]
 Methods = Annotated[str | None, typer.Option(help="Only these, separated by commas.", metavar="A,B,...")]
