@@ -287,3 +287,52 @@ def test_the_best_separating_subspace_is_where_the_class_stands_apart() -> None:
     chosen = best_separating(features, torch.full((4,), 1), range(1, 2), features[:, :1], bank, [1, 2])
     assert chosen == 1
     assert F.cosine_similarity(far, bank.cells[0, 2][0], dim=0) == 0
+
+
+# --- changing a bank ------------------------------------------------------------------------------
+
+
+def test_more_images_are_weighed_with_those_before() -> None:
+    bank = random_bank([2, 3])  # task 0 has real cells in subspace 1, task 1 in 1 and 2; 3 images per class
+    before = {key: cell.clone() for key, cell in bank.cells.items()}
+    more = torch.randn(2, 5, generator=torch.Generator().manual_seed(1))
+    bank.extend(1, more, 6, [1, 2])
+    assert torch.allclose(bank.cells[0, 1][1], (before[0, 1][1] * 3 + more[0] * 6) / 9)
+    assert torch.equal(bank.cells[0, 1][0], before[0, 1][0])
+    assert all(torch.equal(bank.cells[key], before[key]) for key in [(1, 1), (1, 2)])
+    assert bank.counts[0].tolist() == [3, 9]
+    full = complete(bank, [1, 2])
+    assert torch.equal(full[1, 1], more[1])  # real where it was synthesised, from these images alone
+    assert torch.equal(full[1, 0], complete(random_bank([2, 3]), [1, 2])[1, 0])
+    bank.extend(1, more + 1, 3, [1, 2])
+    assert torch.allclose(bank.later[0, 2][1][0], more[1] + 1 / 3)
+    assert bank.later[0, 2][1][1] == 9
+
+
+def test_a_forgotten_class_leaves_the_real_cells_of_others_untouched() -> None:
+    bank = random_bank([3, 2, 2])
+    bank.extend(2, torch.ones(3, 5), 4, [1, 2, 3])
+    real = {key: cell.clone() for key, cell in bank.cells.items()}
+    bank.forget(1)
+    assert bank.classes == 6
+    assert [len(c) for c in bank.counts] == [2, 2, 2]
+    for key, cell in bank.cells.items():
+        assert torch.equal(cell, real[key][[0, 2]] if key[0] == 0 else real[key])
+    full = complete(bank, [1, 2, 3])
+    assert torch.equal(full[1, 1], torch.ones(5))  # what was shown again has moved up with its class
+    again = PrototypeBank.of_states([bank.state(t) for t in range(3)])
+    assert torch.equal(complete(again, [1, 2, 3]), full)
+
+
+def test_a_task_may_lose_all_its_classes() -> None:
+    bank = random_bank([2, 2, 2])
+    for _ in range(2):
+        bank.forget(2)
+    assert [len(c) for c in bank.counts] == [2, 0, 2]
+    assert bank.in_use(2)  # the last task was measured there
+    assert complete(bank, [1, 2, 3]).isfinite().all()
+    newest = complete(bank, [1, 2, 3], references="newest")
+    assert (newest[1].abs().sum(dim=-1) > 0).all()
+    for _ in range(2):
+        bank.forget(2)
+    assert not bank.in_use(3)

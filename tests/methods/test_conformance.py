@@ -16,7 +16,7 @@ from ease.engine.memory import Memory
 from ease.engine.store import ModelDirectory
 from ease.errors import EaseError
 from ease.methods.base import Learner
-from ease.methods.model import restore_learner, save_model
+from ease.methods.model import class_fields, restore_learner, save_model
 from ease.methods.registry import methods
 from ease.streams import Dataset, ImageSet, Stream
 from ease.streams.protocol import make_stream
@@ -135,7 +135,7 @@ def test_saved_and_loaded_it_is_the_same_and_can_go_on(
     directory = ModelDirectory(tmp_path / "model")
     for task in stream.tasks[:2]:
         learner.learn(task, memory)
-        save_model(directory, learner, stream, memory, {})
+        save_model(directory, learner, class_fields(stream, task.index + 1), memory)
     again = None if memory is None else Memory(3, seed=7)
     loaded, manifest = restore_learner(ModelDirectory(tmp_path / "model"), fresh_engine, again)
     images = test_images(replace(stream, tasks=stream.tasks[:2]))

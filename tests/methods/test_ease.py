@@ -16,7 +16,7 @@ from ease.engine.memory import Memory
 from ease.engine.store import ModelDirectory
 from ease.heads.complement import complete, linear_map, nearest_images, semantic, transported
 from ease.methods.ease import PTM, Ease, EaseSettings, UpperBound
-from ease.methods.model import restore_learner, save_model
+from ease.methods.model import class_fields, restore_learner, save_model
 from ease.streams import Dataset, ImageSet, Stream
 from ease.streams.protocol import make_stream
 
@@ -203,7 +203,7 @@ def test_pis_keeps_its_estimates_and_files_of_old_tasks_stay_as_they_are(
     written: dict[str, bytes] = {}
     for task in stream.tasks:
         learner.learn(task)
-        save_model(directory, learner, stream, None, {})
+        save_model(directory, learner, class_fields(stream, task.index + 1))
         now = {str(p): p.read_bytes() for p in (tmp_path / "model").glob("*/*.safetensors")}
         assert {name: now[name] for name in written} == written
         assert len(now) == len(written) + 2  # a subspace and its prototypes
@@ -240,7 +240,7 @@ def test_every_synthesis_serves_tasks_without_a_subspace_and_the_ptm(
     if synthesis == "pis":
         assert sorted(learner.bank.synthesised) == [(0, 1), (0, 2), (1, 2)]
     directory = ModelDirectory(tmp_path / "model")
-    save_model(directory, learner, make_stream(six_digits, "B1 Inc3"), None, {})
+    save_model(directory, learner, class_fields(make_stream(six_digits, "B1 Inc3"), 3))
     loaded, _ = restore_learner(directory, engine)
     found = features(learner, whole[0].test)
     assert torch.equal(loaded.head(found), learner.head(found))

@@ -15,7 +15,7 @@ from ease.engine.memory import Memory
 from ease.engine.store import ModelDirectory
 from ease.heads.losses import distillation
 from ease.methods.foster import Boosted, Foster, FosterSettings, class_weights
-from ease.methods.model import restore_learner, save_model
+from ease.methods.model import class_fields, restore_learner, save_model
 from ease.streams import Stream
 from ease.studies.run import resume_run, start_run
 
@@ -168,7 +168,7 @@ def test_the_teacher_can_answer_and_the_student_is_the_same_then(
     assert torch.allclose(teacher.logits(images), before[-1], atol=1e-5)
     assert not torch.allclose(student.logits(images), teacher.logits(images), atol=1e-3)
     directory = ModelDirectory(tmp_path / "model")
-    save_model(directory, teacher, stream, None, {})
+    save_model(directory, teacher, class_fields(stream, len(stream)))
     loaded, _ = restore_learner(directory, engine)
     assert torch.equal(loaded.logits(images), teacher.logits(images))
     files, _ = teacher.state()

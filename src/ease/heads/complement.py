@@ -115,7 +115,9 @@ def complete(
     full = sample.new_zeros(len(subspaces), bank.classes, sample.shape[-1])
     for column, subspace in enumerate(subspaces):
         real = bank.with_real(subspace)
-        sources = real if references == "triangle" else bank.learned_for(subspace)
+        sources = bank.learned_for(subspace) if references == "newest" else real
+        if not any(len(bank.counts[task]) for task in sources):  # all of its classes were forgotten
+            sources = real
         for task in range(bank.tasks):
             if task in real:
                 full[column, bank.rows(task)] = bank.cells[task, subspace]
@@ -126,6 +128,9 @@ def complete(
                 full[column, bank.rows(task)] = synthesise(
                     bank.cells[task, space], bank.gather(sources, space), bank.gather(sources, subspace)
                 )
+            start = bank.rows(task).start
+            for row, (mean, _) in bank.later.get((task, subspace), {}).items():
+                full[column, start + row] = mean
     return full
 
 

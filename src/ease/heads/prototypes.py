@@ -33,7 +33,8 @@ class PrototypeBank:
 
     A task's classes always have real cells in every subspace that existed when it was learned. Cells in later
     subspaces are synthesised by `ease.heads.complement`. As pure functions of the real ones they are not kept; those
-    that need images (PIS) cannot be made again and are, apart from the real ones.
+    that need images (PIS) cannot be made again and are, apart from the real ones. A class that was shown again has real
+    prototypes in later subspaces too, beside its task's synthesised ones.
 
     Attributes:
         cells: (task, subspace) -> [classes of the task, d], real.
@@ -41,12 +42,15 @@ class PrototypeBank:
         own: per task, the subspace that separates it best: the one learned for it, if there is one.
         synthesised: (task, subspace) -> [classes of the task, d], made from images of the task that the subspace was
             learned for.
+        later: (task, subspace) -> row of the task's class -> its prototype [d] and image count, measured on images that
+            came after the subspace.
     """
 
     cells: dict[tuple[int, int], Tensor] = field(default_factory=dict)
     counts: list[Tensor] = field(default_factory=list)
     own: list[int] = field(default_factory=list)
     synthesised: dict[tuple[int, int], Tensor] = field(default_factory=dict)
+    later: dict[tuple[int, int], dict[int, tuple[Tensor, int]]] = field(default_factory=dict)
 
     @property
     def tasks(self) -> int:
@@ -71,6 +75,50 @@ class PrototypeBank:
         self.counts.append(counts.clone())
         self.own.append(own)
 
+    def extend(self, position: int, means: Tensor, count: int, subspaces: list[int]) -> None:
+        """More images of a class: means [len(subspaces), d] over `count` of them, weighed against those before.
+
+        Args:
+            position: of the class among all classes.
+            means: in these subspaces.
+            count: images behind them.
+            subspaces: all that are in use.
+        """
+        task, row = self.place(position)
+        before = int(self.counts[task][row])
+        for subspace, mean in zip(subspaces, means, strict=True):
+            cell = self.cells.get((task, subspace))
+            if cell is not None:
+                cell[row] = _weighed(cell[row], before, mean, count)
+                continue
+            rows = self.later.setdefault((task, subspace), {})
+            known, images = rows.get(row, (torch.zeros_like(mean), 0))
+            rows[row] = (_weighed(known, images, mean, count), images + count)
+        self.counts[task][row] = before + count
+
+    def forget(self, position: int) -> None:
+        """Drop a class everywhere. A task without classes keeps its place: subspaces are counted by it."""
+        task, row = self.place(position)
+        keep = torch.arange(len(self.counts[task])) != row
+        self.counts[task] = self.counts[task][keep]
+        for bank in (self.cells, self.synthesised):
+            for key in (key for key in bank if key[0] == task):
+                bank[key] = bank[key][keep]
+        for key in [key for key in self.later if key[0] == task]:
+            self.later[key] = {r - (r > row): value for r, value in self.later[key].items() if r != row}
+
+    def place(self, position: int) -> tuple[int, int]:
+        """The task of a class, and its row there."""
+        for task in range(self.tasks):
+            rows = self.rows(task)
+            if rows.start <= position < rows.stop:
+                return task, position - rows.start
+        raise IndexError(f"there is no class {position} among {self.classes}")
+
+    def in_use(self, subspace: int) -> bool:
+        """Whether any class has a real prototype there; else there is nothing to tell classes apart by."""
+        return any(len(self.cells[task, subspace]) for task in self.with_real(subspace))
+
     def with_real(self, subspace: int) -> list[int]:
         """The tasks that have real cells in this subspace."""
         return [task for task in range(self.tasks) if (task, subspace) in self.cells]
@@ -93,6 +141,11 @@ class PrototypeBank:
         for (old, subspace), cell in self.synthesised.items():
             if self.learned_for(subspace) == [task]:
                 cells[f"synthesised/{old:04d}/{subspace:04d}"] = cell
+        for (own, subspace), rows in self.later.items():
+            if own == task and rows:
+                means, counts = zip(*rows.values(), strict=True)
+                cells[f"later/{subspace:04d}"] = torch.stack(means)
+                cells[f"later_rows/{subspace:04d}"] = torch.tensor([list(rows), counts])
         return {**cells, "counts": self.counts[task], "own": torch.tensor(self.own[task])}
 
     @classmethod
@@ -106,9 +159,20 @@ class PrototypeBank:
                 elif name.startswith("synthesised/"):
                     _, old, subspace = name.split("/")
                     bank.synthesised[int(old), int(subspace)] = cell
+                elif name.startswith("later/"):
+                    subspace = name.removeprefix("later/")
+                    rows, counts = tensors[f"later_rows/{subspace}"].tolist()
+                    bank.later[task, int(subspace)] = {
+                        row: (mean, count) for row, mean, count in zip(rows, cell, counts, strict=True)
+                    }
             bank.counts.append(tensors["counts"])
             bank.own.append(int(tensors["own"]))
         return bank
+
+
+def _weighed(first: Tensor, images: int, second: Tensor, more: int) -> Tensor:
+    """The mean over all images, from two means."""
+    return ((first.double() * images + second.double() * more) / (images + more)).to(first)
 
 
 def best_separating(

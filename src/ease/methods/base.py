@@ -15,7 +15,7 @@ from ease.backbone.vit import Reading
 from ease.engine.engine import Engine
 from ease.engine.memory import Memory
 from ease.errors import EaseError
-from ease.streams import Task
+from ease.streams import ImageSet, Task
 
 Kind = Literal["exemplar-free", "exemplar-based", "ceiling"]
 Files = dict[str, dict[str, Tensor]]
@@ -93,6 +93,16 @@ class Learner(ABC):
 
     def revisit(self, task: Task) -> None:  # noqa: B027 (most methods never look back)
         """Shown, in order, each task learned before this learner was loaded. For ceilings, which need old images."""
+
+    def extend(self, images: ImageSet) -> None:
+        """See more images of classes learned before; labels are their positions among all classes."""
+        raise EaseError(
+            f"{self.name} cannot see more images of a class it knows: learn it again from the start"
+        )
+
+    def forget(self, position: int) -> None:
+        """Drop the class at this position; later ones move up."""
+        raise EaseError(f"{self.name} cannot forget a class: learn the others again from the start")
 
     @abstractmethod
     def adapt(self, task: Task, memory: Memory | None) -> None:

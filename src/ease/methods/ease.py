@@ -14,6 +14,7 @@ from ease.backbone import Tuning
 from ease.engine.fit import Order, Training
 from ease.engine.memory import Memory
 from ease.engine.randomness import generator
+from ease.errors import EaseError
 from ease.heads import CosineHead, PrototypeBank, class_means
 from ease.heads.complement import (
     Synthesis,
@@ -28,7 +29,7 @@ from ease.heads.complement import (
 from ease.heads.prototypes import best_separating
 from ease.methods.base import Costs, Files, Learner, Subspace, TunedHead
 from ease.methods.registry import register
-from ease.streams import Task
+from ease.streams import ImageSet, Task
 from ease.tuning import build_tuning
 
 TUNING_SETTINGS = {
@@ -146,6 +147,28 @@ class Ease(Learner):
                 self.bank.cells[old, space], features[space], features[newest], settings.neighbours
             )
 
+    def extend(self, images: ImageSet) -> None:
+        """Old and new images are weighed alike; in later subspaces the class's prototype becomes real."""
+        columns = self.columns()
+        features = self.engine.features(images, [self._tuning(c) for c in columns])
+        labels = torch.from_numpy(images.labels)
+        for position in labels.unique().tolist():
+            mine = features[:, labels == position]
+            self.bank.extend(position, mine.double().mean(dim=1).float(), mine.shape[1], columns)
+        self._classifier = None
+
+    def forget(self, position: int) -> None:
+        """Its prototypes go; adapters, which were shaped by its images among others, stay as they are."""
+        if self.bank.synthesised:
+            raise EaseError(
+                "this model keeps prototypes made of single images (synthesis=pis), which cannot be made again: "
+                "no class can be forgotten"
+            )
+        task, _ = self.bank.place(position)
+        self.bank.forget(position)
+        self.task_sizes[task] -= 1
+        self._classifier = None
+
     def _keep(self, tuning: Tuning) -> None:
         """It never changes again, so it is hashed once."""
         self.tunings.append(tuning.to(self.backbone.device).freeze())
@@ -199,7 +222,9 @@ class Ease(Learner):
     def columns(self) -> list[int]:
         """The subspaces in use, in the order of the classifier's columns."""
         needs_ptm = self.settings.ptm or PTM in self.bank.own or not self.tunings
-        return [PTM] * needs_ptm + list(range(1, len(self.tunings) + 1))
+        learned = range(1, len(self.tunings) + 1)
+        # The newest has no prototypes while its task is being learned; one whose classes were all forgotten is idle.
+        return [PTM] * needs_ptm + [s for s in learned if self.bank.in_use(s) or not self.bank.with_real(s)]
 
     def _tuning(self, column: int) -> Tuning | None:
         return None if column == PTM else self.tunings[column - 1]

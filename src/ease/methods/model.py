@@ -24,24 +24,32 @@ from ease.streams.transforms import Transforms
 def save_model(
     directory: ModelDirectory,
     learner: Learner,
-    stream: Stream,
-    memory: Memory | None,
-    progress: dict[str, Any],
+    classes: list[dict[str, Any]],
+    memory: Memory | None = None,
+    **fields: Any,
 ) -> int:
-    """Write a new generation: what the learner is after its last task. Returns the generation's number."""
+    """Write a new generation: what the learner is after its last task. Returns the generation's number.
+
+    Args:
+        directory: where to.
+        learner: what to save.
+        classes: id, name, task and image count of each class, in the order of the logits.
+        memory: old images, for methods that keep them.
+        fields: what else the manifest should say; JSON values.
+    """
     files, meta = learner.state()
     if memory is not None:
         files |= memory.state()
-    fields = {
+    whole = {
         "method": learner.name,
         "settings": learner.settings.model_dump(mode="json"),
         "backbone": backbone_fields(learner.backbone),
-        "classes": class_fields(stream, len(learner.task_sizes)),
+        "classes": classes,
         "passes_per_image": learner.passes_per_image(),
         "learner": meta,
-        "progress": progress,
+        **fields,
     }
-    return directory.commit(fields, files)
+    return directory.commit(whole, files)
 
 
 def backbone_fields(backbone: Backbone) -> dict[str, Any]:
@@ -67,10 +75,10 @@ def class_fields(stream: Stream, tasks: int) -> list[dict[str, Any]]:
 
 
 def restore_learner(
-    directory: ModelDirectory, engine: Engine, memory: Memory | None = None
+    directory: ModelDirectory, engine: Engine, memory: Memory | None = None, number: int | None = None
 ) -> tuple[Learner, dict[str, Any]]:
-    """The learner of the current generation, and its manifest."""
-    generation = directory.load()
+    """The learner of a generation, the current one unless it is named, and its manifest."""
+    generation = directory.load(number)
     manifest = generation.manifest
     with making_sense(directory):
         expected, found = manifest["backbone"], backbone_fields(engine.backbone)
@@ -105,20 +113,25 @@ def making_sense(directory: ModelDirectory) -> Iterator[None]:
         ) from error
 
 
-def open_model(
-    path: Path | str, weights: Path | str | None = None, fabric: Any = None, batch_size: int = 64
-) -> tuple[Learner, dict[str, Any]]:
-    """A saved model, ready to score images: its backbone is loaded as the manifest says."""
-    directory = ModelDirectory(path)
+def backbone_of(directory: ModelDirectory, weights: Path | str | None = None) -> Backbone:
+    """The backbone that a saved model was learned on."""
     manifest = directory.manifest()
     with making_sense(directory):
         spec = manifest["backbone"]
         unnormalised = all(m == 0 for m in spec["mean"]) and all(s == 1 for s in spec["std"])
-        backbone = load_backbone(
+        return load_backbone(
             spec["name"],
             weights=weights,
             input_size=spec["input_size"],
             normalize="none" if unnormalised else "model",
         )
+
+
+def open_model(
+    path: Path | str, weights: Path | str | None = None, fabric: Any = None, batch_size: int = 64
+) -> tuple[Learner, dict[str, Any]]:
+    """A saved model, ready to score images: its backbone is loaded as the manifest says."""
+    directory = ModelDirectory(path)
+    backbone = backbone_of(directory, weights)
     engine = Engine(backbone, Transforms(backbone.pixels), fabric=fabric, batch_size=batch_size)
     return restore_learner(directory, engine)

@@ -275,7 +275,8 @@ class _Run:
                     "stage": task.index + 1,
                     **{k: spent[k] for k in ("passes", "seconds", "losses", "reused")},
                 }
-                save_model(self.directory, self.learner, self.stream, self.memory, progress)
+                classes = class_fields(self.stream, task.index + 1)
+                save_model(self.directory, self.learner, classes, self.memory, progress=progress)
                 shutil.rmtree(self.folder.checkpoints, ignore_errors=True)
 
     def _evaluate(self, task: Task) -> None:

@@ -1,0 +1,444 @@
+"""A classifier that keeps learning: classes from folders of photos, one model directory, no old image kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ease.app.confidence import Calibration, hold_out
+from ease.app.photos import Photos, as_image_set, check_name, gather
+from ease.backbone.zoo import EMBEDDED, load_backbone
+from ease.config import resolve
+from ease.engine.engine import Engine
+from ease.engine.progress import Progress, Quiet
+from ease.engine.store import ModelDirectory
+from ease.errors import EaseError, unknown
+from ease.methods.base import Learner
+from ease.methods.ease import Ease
+from ease.methods.model import backbone_of, making_sense, restore_learner, save_model
+from ease.streams import ImageSet, Task
+from ease.streams.stream import Augmentation
+from ease.streams.transforms import Transforms
+
+Augment = Literal["photos", "gentle"]
+AUGMENTATIONS: dict[str, Augmentation] = {
+    "photos": Augmentation(),
+    "gentle": Augmentation(scale=(0.6, 1.0), flip=False),
+}
+"""`gentle` never mirrors and crops little: for letters, signs, parts whose left and right differ."""
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What one image is taken for.
+
+    Attributes:
+        names: the most likely classes, the best one first.
+        confidences: how sure of each, in [0, 1]; over all classes they add up to 1.
+        unknown: from 0 (surely a class that was learned) to 1 (surely none); above .5 it is taken for none. None while
+            nothing is known about it.
+        calibrated: whether the figures were fitted on held-out images.
+    """
+
+    names: tuple[str, ...]
+    confidences: tuple[float, ...]
+    unknown: float | None
+    calibrated: bool
+
+    @property
+    def name(self) -> str:
+        """The most likely class."""
+        return self.names[0]
+
+    @property
+    def is_unknown(self) -> bool:
+        """Whether it is more likely none of the classes."""
+        return self.unknown is not None and self.unknown > 0.5
+
+
+@dataclass(frozen=True)
+class Learned:
+    """One act of learning, as it was measured on its day; later ones change what the model can do.
+
+    Attributes:
+        generation: of the model, afterwards.
+        date: when, in UTC.
+        classes: the new ones.
+        extended: classes known before that were shown more images.
+        images: learned from.
+        held_out: kept apart for measuring.
+        accuracy: share of the held-out images recognised among all classes of that day, in percent; None without any.
+        notes: what the photos' owner should know.
+    """
+
+    generation: int
+    date: str
+    classes: tuple[str, ...]
+    extended: tuple[str, ...]
+    images: int
+    held_out: int
+    accuracy: float | None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Forgotten:
+    """What forgetting a class did to the others.
+
+    Attributes:
+        generation: of the model, afterwards.
+        name: of the class.
+        moved: largest change of another class's prototype where it is synthesised, as 1 - cosine. Real ones stay as
+            they were, bit for bit.
+    """
+
+    generation: int
+    name: str
+    moved: float
+
+
+class Classifier:
+    """A model directory that is open for work. Make one with `create`, or `open` one."""
+
+    def __init__(
+        self, directory: ModelDirectory, engine: Engine, learner: Learner, manifest: Mapping[str, Any]
+    ) -> None:
+        self._directory, self._engine = directory, engine
+        self._become(learner, manifest)
+
+    def _become(self, learner: Learner, manifest: Mapping[str, Any]) -> None:
+        self._learner = learner
+        self._classes: list[dict[str, Any]] = [dict(entry) for entry in manifest["classes"]]
+        self._history = [Learned(**_tuples(entry)) for entry in manifest.get("history", [])]
+        fitted = manifest.get("calibration")
+        self._calibration = Calibration.none() if fitted is None else Calibration.of_json(fitted)
+        self._augment: str = manifest.get("augmentation", "photos")
+        self._next_id = int(manifest.get("next_id", len(self._classes)))
+        self.generation = int(manifest["generation"])
+
+    # --- making and opening -----------------------------------------------------------------------
+
+    @classmethod
+    def create(
+        cls,
+        path: Path | str,
+        backbone: str = EMBEDDED,
+        *,
+        weights: Path | str | None = None,
+        input_size: int | None = None,
+        augment: Augment = "photos",
+        settings: Mapping[str, Any] | None = None,
+        seed: int = 1993,
+    ) -> Classifier:
+        """A new model that knows no class yet.
+
+        Args:
+            path: folder for it, new or empty.
+            backbone: `ease-vit` or any plain timm ViT, with the file in `weights` if it is not on the hub.
+            weights: local weights file.
+            input_size: side length of the input; the backbone's own if left out.
+            augment: `photos`, or `gentle` for images that must not be mirrored or cropped hard.
+            settings: of EASE, such as `{"epochs": 10, "rank": 16}`.
+            seed: names every random number.
+        """
+        directory = ModelDirectory(path)
+        if directory.exists:
+            raise EaseError(f"{path} already holds a model: open it, or choose another folder")
+        if directory.path.exists() and (not directory.path.is_dir() or any(directory.path.iterdir())):
+            raise EaseError(f"{path} is not empty: choose a new folder for the model")
+        if augment not in AUGMENTATIONS:
+            raise unknown("augmentation", augment, AUGMENTATIONS)
+        # The preset was searched for few images on this very backbone.
+        preset = "small" if backbone == EMBEDDED else None
+        config, _ = resolve({"method": "ease", "settings": dict(settings or {})}, preset=preset)
+        frozen = load_backbone(backbone, weights=weights, input_size=input_size)
+        engine = Engine(frozen, Transforms(frozen.pixels, AUGMENTATIONS[augment]), seed=seed)
+        learner = Ease(engine, Ease.Settings.model_validate(config.settings))
+        save_model(directory, learner, [], augmentation=augment, seed=seed, next_id=0, history=[])
+        return cls(directory, engine, learner, directory.manifest())
+
+    @classmethod
+    def open(cls, path: Path | str, weights: Path | str | None = None) -> Classifier:
+        """A model that was saved: by `create`, or by a run of an exemplar-free method."""
+        directory = ModelDirectory(path)
+        manifest = directory.manifest()
+        frozen = backbone_of(directory, weights)
+        with making_sense(directory):
+            augmentation = AUGMENTATIONS[manifest.get("augmentation", "photos")]
+            engine = Engine(
+                frozen, Transforms(frozen.pixels, augmentation), seed=int(manifest.get("seed", 1993))
+            )
+            learner, manifest = restore_learner(directory, engine)
+            return cls(directory, engine, learner, manifest)
+
+    def refresh(self) -> bool:
+        """Become the model's current generation, if another process has written one. True if so."""
+        if self._directory.manifest()["generation"] == self.generation:
+            return False
+        with making_sense(self._directory):
+            self._become(*restore_learner(self._directory, self._engine))
+        return True
+
+    # --- looking ----------------------------------------------------------------------------------
+
+    @property
+    def path(self) -> Path:
+        """The model directory."""
+        return self._directory.path
+
+    @property
+    def classes(self) -> list[str]:
+        """Names of all classes, in the order of the logits."""
+        return [entry["name"] for entry in self._classes]
+
+    @property
+    def history(self) -> list[Learned]:
+        """What was learned when, and how well it went on that day."""
+        return list(self._history)
+
+    @property
+    def calibration(self) -> Calibration:
+        """What turns logits into confidences."""
+        return self._calibration
+
+    def logits(self, images: Sequence[Any]) -> Tensor:
+        """Scores of all classes, [N, C]. For what an image may be, see `predict`."""
+        return self._logits(as_image_set(images))
+
+    def predict(self, images: Any, top_k: int = 5) -> list[Prediction]:
+        """What the images show.
+
+        Args:
+            images: files, PIL images, arrays or bytes; a single one is fine.
+            top_k: how many classes to name for each.
+        """
+        if top_k < 1:
+            raise EaseError(f"top_k must be 1 or more, not {top_k}")
+        several = images if isinstance(images, (list, tuple)) else [images]
+        return self.read(self.logits(several), top_k)
+
+    def read(self, logits: Tensor, top_k: int = 5) -> list[Prediction]:
+        """Logits [N, C] as predictions."""
+        if not self._classes:
+            raise EaseError(f"the model in {self.path} knows no class yet: let it learn some")
+        confidences, where = self._calibration.confidences(logits).topk(
+            min(top_k, len(self._classes)), dim=-1
+        )
+        unknown = self._calibration.unknown(logits).tolist()
+        return [
+            Prediction(
+                names=tuple(self._classes[at]["name"] for at in here),
+                confidences=tuple(values),
+                unknown=score if self._calibration.calibrated else None,
+                calibrated=self._calibration.calibrated,
+            )
+            for here, values, score in zip(where.tolist(), confidences.tolist(), unknown, strict=True)
+        ]
+
+    def _logits(self, images: ImageSet) -> Tensor:
+        size, parts = self._engine.batch_size, []
+        for start in range(0, len(images), size):
+            batch = images.take(np.arange(start, min(start + size, len(images))))
+            parts.append(self._learner.logits(self._engine.pixels(batch)))
+        return torch.cat(parts) if parts else torch.empty(0, len(self._classes))
+
+    # --- changing ---------------------------------------------------------------------------------
+
+    def learn(
+        self,
+        source: Path | str | Mapping[str, Sequence[Any]],
+        *,
+        extend: bool = False,
+        unreadable: Literal["refuse", "skip"] = "refuse",
+        progress: Progress | None = None,
+    ) -> Learned:
+        """Learn the classes of a folder (one folder per class) or of a mapping from names to images.
+
+        Args:
+            source: the images.
+            extend: classes that are known already get these images too; without it they are refused.
+            unreadable: what to do about damaged files.
+            progress: where to show it.
+        """
+        with self._changing():
+            photos = gather(source, unreadable=unreadable, progress=progress)
+            known = {name: position for position, name in enumerate(self.classes)}
+            again = tuple(name for name in photos.names if name in known)
+            if again and not extend:
+                raise EaseError(
+                    f"class '{again[0]}' is known already: rename its folder, or extend it (extend=True, --extend)"
+                )
+            self._engine.progress = progress or Quiet()
+            new = tuple(name for name in photos.names if name not in known)
+            learn_from, held_out = self._meet(photos, new)
+            if again:
+                self._learner.extend(_of_classes(photos, again, known))
+            return self._learned(photos, new, again, learn_from, held_out)
+
+    def _meet(self, photos: Photos, new: tuple[str, ...]) -> tuple[ImageSet | None, ImageSet | None]:
+        """Learn the new classes; the images used, and those held out."""
+        if not new:
+            return None, None
+        start = len(self._classes)
+        images = _of_classes(photos, new, {name: start + i for i, name in enumerate(new)})
+        learn_from, held_out = hold_out(images)
+        task = Task(
+            index=len(self._learner.task_sizes),
+            classes=range(start, start + len(new)),
+            names=new,
+            train=learn_from,
+            test=learn_from.take([]),
+        )
+        self._learner.learn(task)
+        counts = np.bincount(learn_from.labels - start, minlength=len(new))
+        for name, count in zip(new, counts.tolist(), strict=True):
+            self._classes.append({"id": self._next_id, "name": name, "task": task.index, "count": count})
+            self._next_id += 1
+        return learn_from, held_out
+
+    def _learned(
+        self,
+        photos: Photos,
+        new: tuple[str, ...],
+        again: tuple[str, ...],
+        learn_from: ImageSet | None,
+        held_out: ImageSet | None,
+    ) -> Learned:
+        accuracy = None
+        if held_out is not None and len(held_out):
+            logits, labels = self._logits(held_out), torch.from_numpy(held_out.labels)
+            accuracy = float((logits.argmax(dim=1) == labels).double().mean() * 100)
+            self._calibration = self._calibration.joined(Calibration.fit(logits, labels))
+        for entry in self._classes:
+            if entry["name"] in again:
+                entry["count"] += int(np.sum(photos.images.labels == photos.names.index(entry["name"])))
+        known = sum(int(np.sum(photos.images.labels == photos.names.index(name))) for name in again)
+        learned = Learned(
+            generation=self._coming(),
+            date=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            classes=new,
+            extended=again,
+            images=known + (0 if learn_from is None else len(learn_from)),
+            held_out=0 if held_out is None else len(held_out),
+            accuracy=accuracy,
+            notes=photos.notes,
+        )
+        self._history.append(learned)
+        self._save()
+        return learned
+
+    def rename(self, old: str, new: str) -> None:
+        """Give a class another name. Nothing else changes."""
+        with self._changing():
+            entry = self._classes[self._position(old)]
+            name = check_name(new)
+            if name in self.classes:
+                raise EaseError(f"there is a class '{name}' already: choose another name")
+            entry["name"] = name
+            self._save()
+
+    def forget(self, name: str) -> Forgotten:
+        """Drop a class and every earlier generation, which would still hold it.
+
+        The adapter of its task was shaped by its images among others and stays: only its prototypes are gone.
+        """
+        with self._changing():
+            position = self._position(name)
+            before = _prototypes(self._learner)
+            self._learner.forget(position)
+            del self._classes[position]
+            moved = _largest_move(before, _prototypes(self._learner), position)
+            self._history = [_without(entry, name) for entry in self._history]
+            self._save()
+            self._directory.clear_history()
+            return Forgotten(self.generation, name, moved)
+
+    def rollback(self, generation: int) -> None:
+        """Become an earlier generation again. Nothing is lost: a later one can be had back the same way."""
+        with self._changing():
+            self._directory.rollback(generation)
+            self._become(*restore_learner(self._directory, self._engine))
+
+    def generations(self) -> list[int]:
+        """Generations that `rollback` can go to."""
+        return self._directory.generations()
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """One writer at a time, on the newest generation; whatever goes wrong, this object is what is on disk."""
+        with self._directory.writing():
+            self.refresh()
+            try:
+                yield
+            except BaseException:
+                with making_sense(self._directory):
+                    self._become(*restore_learner(self._directory, self._engine))
+                raise
+            finally:
+                self._engine.progress = Quiet()
+
+    def _save(self) -> None:
+        self.generation = save_model(
+            self._directory,
+            self._learner,
+            self._classes,
+            augmentation=self._augment,
+            seed=self._engine.seed,
+            next_id=self._next_id,
+            history=[asdict(entry) for entry in self._history],
+            **({"calibration": self._calibration.as_json()} if self._calibration.calibrated else {}),
+        )
+
+    def _coming(self) -> int:
+        return max(self._directory.generations(), default=0) + 1
+
+    def _position(self, name: str) -> int:
+        if name not in self.classes:
+            raise unknown("class", name, self.classes)
+        return self.classes.index(name)
+
+
+def _of_classes(photos: Photos, names: Sequence[str], position: Mapping[str, int]) -> ImageSet:
+    """The images of these classes, labelled by position."""
+    wanted = [photos.names.index(name) for name in names]
+    return photos.images.of_classes(wanted, relabel=lambda c: position[photos.names[c]])
+
+
+def _prototypes(learner: Learner) -> dict[int, Tensor]:
+    """[C, d] by subspace, real and synthesised."""
+    if not isinstance(learner, Ease) or not learner.classes:
+        return {}
+    return dict(zip(learner.columns(), learner.classifier(), strict=True))
+
+
+def _largest_move(before: dict[int, Tensor], after: dict[int, Tensor], position: int) -> float:
+    """How far any other class's prototype turned when the class at `position` went, as 1 - cosine."""
+    moved = 0.0
+    for subspace in before.keys() & after.keys():
+        old = torch.cat([before[subspace][:position], before[subspace][position + 1 :]])
+        if len(old):
+            turned = 1 - F.cosine_similarity(old.double(), after[subspace].double(), dim=-1)
+            moved = max(moved, float(turned.where((old != after[subspace]).any(dim=-1), 0.0).max()))
+    return moved
+
+
+def _without(entry: Learned, name: str) -> Learned:
+    def left(names: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(each for each in names if each != name)
+
+    notes = tuple(note for note in entry.notes if f"'{name}'" not in note)
+    return replace(entry, classes=left(entry.classes), extended=left(entry.extended), notes=notes)
+
+
+def _tuples(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """JSON has lists only."""
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()}
