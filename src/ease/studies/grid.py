@@ -21,8 +21,9 @@ from ease.engine.files import read_json
 from ease.engine.processes import begin_work
 from ease.engine.progress import Progress, Quiet
 from ease.errors import EaseError
+from ease.methods.ease import Ease
 from ease.methods.registry import find_method
-from ease.studies.run import resume_run, start_run
+from ease.studies.run import Shelf, resume_run, start_run
 from ease.studies.series import Record
 
 # They say how a run is carried out, or have been resolved into other values: no result hangs on them.
@@ -37,12 +38,14 @@ class Cell:
         config: everything that decides its result.
         notes: how a preset was applied.
         shares: cells with the same word here train the same subspaces. Only the first does so; the others take them
-            over. Their accuracies are those of whole runs, their seconds are not.
+            over, with the seconds they took.
+        timed: its seconds will be told: test features are computed anew, not taken over.
     """
 
     config: RunConfig
     notes: list[str] = field(default_factory=list)
     shares: str | None = None
+    timed: bool = False
 
     @property
     def name(self) -> str:
@@ -58,6 +61,14 @@ class Cell:
         digest = hashlib.blake2b(text.encode(), digest_size=5).hexdigest()
         protocol = self.config.protocol.lower().replace(" ", "")
         return f"{self.config.method}-{self.config.dataset}-{protocol}-{self.config.seed}-{digest}"
+
+
+def same_subspaces(config: RunConfig) -> str | None:
+    """What to put in a cell's `shares`: EASE's variants differ mostly in how prototypes are used."""
+    if not issubclass(find_method(config.method), Ease):
+        return None
+    parts = (config.dataset, config.protocol, config.seed, config.settings["tuning"], config.settings["rank"])
+    return " ".join(map(str, parts))
 
 
 def _deciding(config: RunConfig) -> dict[str, Any]:
@@ -160,7 +171,7 @@ class Grid:
 
     def _attempt(self, cell: Cell, progress: Progress | None = None) -> EaseError | None:
         path = self.path(cell)
-        shelf = None if cell.shares is None else self.folder / "shelf"
+        shelf = None if cell.shares is None else Shelf(self.folder / "shelf", features=not cell.timed)
         try:
             if (path / "run.json").exists():
                 _check_same(path, read_json(path / "run.json").get("config"), cell.config)

@@ -12,13 +12,12 @@ from typing import Any, Literal, NamedTuple
 import yaml
 from pydantic import Field, field_validator
 
-from ease.config import RunConfig, knows, resolve, sets_for
+from ease.config import knows, resolve, sets_for
 from ease.errors import EaseError, unknown
-from ease.methods.ease import Ease
 from ease.methods.registry import find_method
 from ease.streams.protocol import parse
 from ease.studies import rows as plain
-from ease.studies.grid import Cell
+from ease.studies.grid import Cell, same_subspaces
 from ease.studies.rows import Plan, chosen
 from ease.studies.series import Record, method_title
 
@@ -236,15 +235,7 @@ def _cell(
         values["limit_classes"] = (base or increment) + increment
     values |= {**row.set, **varied, "method": row.method}
     config, notes = resolve(values, sets=sets)
-    return Cell(config, notes, shares=_shares(config))
-
-
-def _shares(config: RunConfig) -> str | None:
-    """EASE's variants differ mostly in how prototypes are used, so they can use the same subspaces."""
-    if not issubclass(find_method(config.method), Ease):
-        return None
-    parts = (config.dataset, config.protocol, config.seed, config.settings["tuning"], config.settings["rank"])
-    return " ".join(map(str, parts))
+    return Cell(config, notes, shares=same_subspaces(config))
 
 
 def published(square: Square, record: Record) -> Figures | None:

@@ -102,6 +102,19 @@ class Folder:
         durable.sweep(self.path)
 
 
+@dataclass(frozen=True)
+class Shelf:
+    """A folder shared with other runs: trainings found there are taken over, new ones are put there.
+
+    Attributes:
+        path: the folder.
+        features: test features too. Their seconds are then those of whoever computed them.
+    """
+
+    path: Path
+    features: bool = True
+
+
 def make_fabric(config: RunConfig) -> Any:
     """A launched Fabric for the devices asked for."""
     from lightning_fabric import Fabric
@@ -149,7 +162,7 @@ def start_run(
     notes: list[str],
     progress: Progress | None = None,
     *,
-    shelf: Path | None = None,
+    shelf: Shelf | None = None,
 ) -> dict[str, Any]:
     """Run from the beginning into a new or empty folder and return the record.
 
@@ -158,15 +171,14 @@ def start_run(
         out: the folder.
         notes: what the record's reader should know of the configuration.
         progress: where to show it.
-        shelf: a folder shared with other runs. Trainings and test features found there are taken over, new ones are
-            put there.
+        shelf: what it may take over from other runs; nothing when None.
     """
     folder = Folder(out)
     folder.check_free()
     return _Run(config, folder, notes, progress or Quiet(), fresh=True, shelf=shelf).finish()
 
 
-def resume_run(out: Path, progress: Progress | None = None, *, shelf: Path | None = None) -> dict[str, Any]:
+def resume_run(out: Path, progress: Progress | None = None, *, shelf: Shelf | None = None) -> dict[str, Any]:
     """Continue an interrupted run; a finished one is only read. For `shelf` see `start_run`."""
     folder = Folder(out)
     if not folder.config.exists():
@@ -191,7 +203,7 @@ class _Run:
         notes: list[str],
         progress: Progress,
         fresh: bool,
-        shelf: Path | None = None,
+        shelf: Shelf | None = None,
     ) -> None:
         self.config, self.folder, self.fresh = config, folder, fresh
         # What the user may have got wrong is found before other processes are started.
@@ -210,13 +222,13 @@ class _Run:
             fabric=fabric,
             batch_size=config.eval_batch_size,
             checkpoints=folder.checkpoints,
-            trainings=None if shelf is None else Trainings(shelf / "trainings"),
+            trainings=None if shelf is None else Trainings(shelf.path / "trainings"),
             progress=self.progress,
         )
         self.directory = ModelDirectory(folder.model)
         self.memory = self._make_memory()
         self.learner = self._make_learner()
-        features = folder.features if shelf is None else shelf / "features"
+        features = shelf.path / "features" if shelf is not None and shelf.features else folder.features
         self.evaluator = Evaluator(
             FeatureStore(features, config.feature_memory * 2**20, writes=self.engine.is_main)
         )

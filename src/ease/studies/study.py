@@ -15,7 +15,7 @@ from ease.engine.files import make_folder, write_atomic
 from ease.engine.progress import Progress
 from ease.errors import unknown
 from ease.studies.figures import accuracy_curves, save
-from ease.studies.grid import Cell, Grid
+from ease.studies.grid import Cell, Grid, same_subspaces
 from ease.studies.report import write_report
 from ease.studies.rows import Plan, Row, chosen
 from ease.studies.series import Record
@@ -53,7 +53,8 @@ class Study(Plan):
             for seed in seeds or (None,):
                 given = [self.run, options or {}, {"seed": seed}, row.set, {"method": row.method}]
                 merged = {k: v for part in given for k, v in part.items() if v is not None}
-                cells.append(Cell(*resolve(merged, sets=own[row.method])))
+                config, notes = resolve(merged, sets=own[row.method])
+                cells.append(Cell(config, notes, shares=same_subspaces(config), timed=True))
         return cells
 
 
