@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from ease import __version__
-from ease.cli import lists, models, paper, runs
+from ease.cli import lists, models, paper, runs, serve
 from ease.errors import EaseError
 
 INTERRUPTED = 130
@@ -48,6 +48,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "eval": models.evaluate,
     "info": models.info,
     "verify": models.verify,
+    "serve": serve.serve,
     "methods": lists.methods,
     "backbones": lists.backbones,
     "studies": lists.studies,
