@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from ease import __version__
-from ease.cli import lists, models, paper, runs
+from ease.cli import grow, lists, models, paper, runs
 from ease.errors import EaseError
 
 INTERRUPTED = 130
@@ -40,6 +40,11 @@ def _options(
 
 
 COMMANDS: dict[str, Callable[..., None]] = {
+    "learn": grow.learn,
+    "predict": grow.predict,
+    "rename": grow.rename,
+    "forget": grow.forget,
+    "rollback": grow.rollback,
     "run": runs.run,
     "study": runs.study,
     "paper": paper.paper,
