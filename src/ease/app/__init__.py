@@ -1,0 +1,1 @@
+"""Grow your own classifier: learn from photos, class by class, and predict."""
