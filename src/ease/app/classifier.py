@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ease.app.confidence import Calibration, hold_out
-from ease.app.photos import Photos, as_image_set, check_name, gather, jpeg
+from ease.app.photos import Photos, as_image_set, class_name, gather, jpeg
 from ease.backbone.zoo import EMBEDDED, load_backbone
 from ease.config import resolve
 from ease.engine.engine import Engine
@@ -368,7 +368,7 @@ class Classifier:
         """Give a class another name. Nothing else changes."""
         with self._changing():
             entry = self._classes[self._position(old)]
-            name = check_name(new)
+            name = class_name(new)
             if name in self.classes:
                 raise EaseError(f"there is a class '{name}' already: choose another name")
             entry["name"] = name
