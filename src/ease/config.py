@@ -69,7 +69,7 @@ def resolve(
     (`released/cifar100-b0inc5-in21k`) gives dataset, protocol and backbone as well.
     """
     values: dict[str, Any] = {}
-    single = dict(_parse_set(text) for text in sets)
+    single = parse_sets(sets)
     sources = [read_yaml(file) if file is not None else {}, options or {}, {"preset": preset}, single]
     for source in sources:  # a method's own settings may stand at the top or under `settings`
         nested = source.get("settings") or {}
@@ -128,6 +128,11 @@ def validated(model: type[Any], values: object, where: str) -> Any:
         if first["type"] == "extra_forbidden":
             raise unknown(f"key in {where}", key, model.model_fields) from None
         raise EaseError(f"{where}: {key} = {shortened(first['input'])}: {first['msg'].lower()}") from None
+
+
+def parse_sets(sets: Sequence[str]) -> dict[str, Any]:
+    """Settings given as `key=value`."""
+    return dict(_parse_set(text) for text in sets)
 
 
 def _parse_set(text: str) -> tuple[str, Any]:

@@ -10,7 +10,12 @@ class EaseError(Exception):
     """A mistake the user can mend. The CLI prints it as one line and exits with 2."""
 
     def __init__(self, message: str) -> None:
-        super().__init__(" ".join(message.split()))
+        super().__init__(showable(" ".join(message.split())))
+
+
+def showable(text: str) -> str:
+    """Text that can be printed and stored: file names on disk may hold bytes that are no characters."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 def unknown(what: str, name: str, known: Iterable[str]) -> EaseError:

@@ -41,7 +41,7 @@ from ease.app.server.telemetry import Log
 from ease.app.server.uploads import Upload, arranged, placed, unpack
 from ease.engine.store import ModelDirectory
 from ease.errors import EaseError
-from ease.streams.datasets import load_dataset
+from tests.app.conftest import Digits
 from tests.test_cli import ease, refused
 
 TOKEN = "correct-horse-battery"
@@ -52,24 +52,20 @@ ROOM = Limits(predict_bytes=2_000_000, learn_bytes=2_000_000, learn_files=40, un
 
 
 @pytest.fixture(scope="module")
-def digits() -> dict[str, list[np.ndarray]]:
-    """12 images of each digit, [8, 8, 3]."""
-    images = load_dataset("digits", None, 12).train
-    found: dict[str, list[np.ndarray]] = {}
-    for i in range(len(images)):
-        found.setdefault(f"d{images.labels[i]}", []).append(images.image(i).permute(1, 2, 0).numpy())
-    return found
+def pictures(digits: Digits) -> dict[str, list[np.ndarray]]:
+    """12 images of each digit."""
+    return {f"d{name}": own for name, own in digits(*"0123456789", count=12).items()}
 
 
 @pytest.fixture(scope="module")
-def original(tmp_path_factory: pytest.TempPathFactory, digits: dict[str, list[np.ndarray]]) -> Path:
+def original(tmp_path_factory: pytest.TempPathFactory, pictures: dict[str, list[np.ndarray]]) -> Path:
     """A model of four digits. Its later trainings never end; with so few images per class there was none yet."""
     path = tmp_path_factory.mktemp("served") / "model"
     model = Classifier.create(
         path, input_size=16, augment="gentle", settings={"epochs": 1_000_000, "rank": 4}
     )
-    model.learn({name: digits[name][:4] for name in ("d0", "d1")})
-    model.learn({name: digits[name][:4] for name in ("d2", "d3")})
+    model.learn({name: pictures[name][:4] for name in ("d0", "d1")})
+    model.learn({name: pictures[name][:4] for name in ("d2", "d3")})
     return path
 
 
@@ -225,10 +221,11 @@ def check_same_as_offline(found: Any, path: Path, pixels: list[np.ndarray]) -> N
 
 
 def test_a_prediction_is_what_the_model_says_offline(
-    model: Path, digits: dict[str, list[np.ndarray]]
+    model: Path, pictures: dict[str, list[np.ndarray]]
 ) -> None:
-    shown = [digits["d0"][5], digits["d1"][6], digits["d2"][7]]
+    shown = [pictures["d0"][5], pictures["d1"][6], pictures["d2"][7]]
     with serving(model) as world:
+        assert world.get("/classes")["thumbnails"] == {"on": False, "images": {}}
         found = world.client.post("/predict?top=99", files=images(*shown)).json()
         check_same_as_offline(found, model, shown)
         assert [one["file"] for one in found["predictions"]] == ["0.png", "1.png", "2.png"]
@@ -238,10 +235,10 @@ def test_a_prediction_is_what_the_model_says_offline(
 
 
 def test_answers_do_not_depend_on_the_batch_they_were_in(
-    model: Path, digits: dict[str, list[np.ndarray]]
+    model: Path, pictures: dict[str, list[np.ndarray]]
 ) -> None:
-    asked = [[digits["d3"][i % 12] for i in range(20)]]  # keeps the model busy while the others come
-    asked += [[digits[f"d{i}"][j] for j in range(1 + i % 3)] for i in range(10)]
+    asked = [[pictures["d3"][i % 12] for i in range(20)]]  # keeps the model busy while the others come
+    asked += [[pictures[f"d{i}"][j] for j in range(1 + i % 3)] for i in range(10)]
 
     async def all_at_once(app: Any) -> list[Any]:
         transport = httpx.ASGITransport(app)
@@ -258,30 +255,32 @@ def test_answers_do_not_depend_on_the_batch_they_were_in(
     assert f"ease_images_predicted_total {sum(map(len, asked))}" in text
 
 
-def test_an_empty_model_says_so(tmp_path: Path, digits: dict[str, list[np.ndarray]]) -> None:
+def test_an_empty_model_says_so(tmp_path: Path, pictures: dict[str, list[np.ndarray]]) -> None:
     Classifier.create(tmp_path / "model", input_size=16)
     with serving(tmp_path / "model") as world:
-        assert "knows no class" in sentence(world.client.post("/predict", files=images(digits["d0"][0])), 409)
+        assert "knows no class" in sentence(
+            world.client.post("/predict", files=images(pictures["d0"][0])), 409
+        )
         assert world.get("/classes")["classes"] == []
 
 
-def test_too_many_waiting_are_told_to_come_again(model: Path, digits: dict[str, list[np.ndarray]]) -> None:
+def test_too_many_waiting_are_told_to_come_again(model: Path, pictures: dict[str, list[np.ndarray]]) -> None:
     with serving(model, limits=Limits(waiting=1)) as world:
         with world.service.model.admitted(1):
-            answer = world.client.post("/predict", files=images(digits["d0"][0]))
+            answer = world.client.post("/predict", files=images(pictures["d0"][0]))
             sentence(answer, 503)
             assert answer.headers["Retry-After"] == "1"
-        assert world.client.post("/predict", files=images(digits["d0"][0])).status_code == 200
+        assert world.client.post("/predict", files=images(pictures["d0"][0])).status_code == 200
 
 
 # --- learning -------------------------------------------------------------------------------------
 
 
-def test_an_archive_is_learned_and_served(model: Path, digits: dict[str, list[np.ndarray]]) -> None:
-    members = {f"photos/{n}/{i}.png": png(digits[n][i]) for n in ("d4", "d5") for i in range(4)}
+def test_an_archive_is_learned_and_served(model: Path, pictures: dict[str, list[np.ndarray]]) -> None:
+    members = {f"photos/{n}/{i}.png": png(pictures[n][i]) for n in ("d4", "d5") for i in range(4)}
     members |= {"__MACOSX/photos/d4/._0.png": b"x", "photos/d4/.DS_Store": b"x", "photos/": b""}
     with serving(model) as world:
-        answer = world.learn([("archive", ("a.zip", zipped(members)))])
+        answer = world.learn([("archive", ("a.zip", zipped(members)))], thumbnails="true")
         assert answer.status_code == 202
         assert answer.json()["state"] in ("queued", "running")
         job = world.job(answer.json()["job"])
@@ -294,18 +293,23 @@ def test_an_archive_is_learned_and_served(model: Path, digits: dict[str, list[np
         assert [c["name"] for c in told["classes"]] == ["d0", "d1", "d2", "d3", "d4", "d5"]
         assert [c["task"] for c in told["classes"]] == [1, 1, 2, 2, 3, 3]
         assert [task["classes"] for task in told["tasks"]] == [["d0", "d1"], ["d2", "d3"], ["d4", "d5"]]
-        shown = [digits["d4"][5], digits["d5"][6]]
+        shown = [pictures["d4"][5], pictures["d5"][6]]
         check_same_as_offline(world.client.post("/predict?top=99", files=images(*shown)).json(), model, shown)
+        assert told["thumbnails"] == {"on": True, "images": {"4": "/thumbnails/4", "5": "/thumbnails/5"}}
+        picture = world.client.get("/thumbnails/5")
+        assert picture.headers["Content-Type"] == "image/jpeg"
+        assert Image.open(io.BytesIO(picture.content)).size == (8, 8)
+        sentence(world.client.get("/thumbnails/0"), 404)
         states = [event["state"] for event in world.events() if event["event"] == "job"]
         assert states == ["running", "done"]
         assert 'ease_jobs_total{state="done"} 1' in world.client.get("/metrics").text
 
 
 def test_parts_are_learned_under_their_folders_or_the_name_given(
-    model: Path, digits: dict[str, list[np.ndarray]]
+    model: Path, pictures: dict[str, list[np.ndarray]]
 ) -> None:
     with serving(model) as world:
-        parts = images(*digits["d4"][:2], name="d4/{}.png") + images(*digits["d0"][8:10])
+        parts = images(*pictures["d4"][:2], name="d4/{}.png") + images(*pictures["d0"][8:10])
         assert "known already" in sentence(world.learn(parts, name="d0"), 409)
         answer = world.learn(parts, name="d0", extend="true", unreadable="skip")
         job = world.job(answer.json()["job"])
@@ -316,10 +320,10 @@ def test_parts_are_learned_under_their_folders_or_the_name_given(
 
 
 def test_a_damaged_image_is_left_out_if_asked_and_named_without_places(
-    model: Path, digits: dict[str, list[np.ndarray]]
+    model: Path, pictures: dict[str, list[np.ndarray]]
 ) -> None:
-    torn = ("image", ("d4/torn.png", png(digits["d4"][3])[:60]))
-    parts = [*images(*digits["d4"][:2], name="d4/{}.png"), torn]
+    torn = ("image", ("d4/torn.png", png(pictures["d4"][3])[:60]))
+    parts = [*images(*pictures["d4"][:2], name="d4/{}.png"), torn]
     with serving(model) as world:
         assert "d4/torn.png" in sentence(world.learn(parts), 422)
         job = world.job(world.learn(parts, unreadable="skip").json()["job"])
@@ -330,10 +334,10 @@ def test_a_damaged_image_is_left_out_if_asked_and_named_without_places(
 
 
 def test_one_job_at_a_time_and_nothing_else_changes_meanwhile(
-    model: Path, digits: dict[str, list[np.ndarray]]
+    model: Path, pictures: dict[str, list[np.ndarray]]
 ) -> None:
     before = state_of(model)
-    parts = images(*digits["d4"][:2], name="d4/{}.png")
+    parts = images(*pictures["d4"][:2], name="d4/{}.png")
     with serving(model, start=ENDLESS) as world:
         job = world.learn(parts).json()["job"]
         assert world.job(job, ("running",))["generation"] is None
@@ -341,7 +345,7 @@ def test_one_job_at_a_time_and_nothing_else_changes_meanwhile(
         sentence(world.client.delete("/classes/0"), 409)
         sentence(world.client.patch("/classes/0", json={"name": "zero"}), 409)
         sentence(world.client.post("/rollback", json={"generation": 1}), 409)
-        assert world.client.post("/predict", files=images(digits["d0"][0])).status_code == 200
+        assert world.client.post("/predict", files=images(pictures["d0"][0])).status_code == 200
         assert world.litter()
         cancelled = world.client.post(f"/jobs/{job}/cancel").json()
         assert cancelled["state"] == "cancelled"
@@ -355,10 +359,10 @@ def test_one_job_at_a_time_and_nothing_else_changes_meanwhile(
     ("text", "word"), [("import os; os._exit(3)", "code 3"), ("import time; time.sleep(60)", "longer than")]
 )
 def test_a_process_that_dies_or_does_not_end_fails_its_job(
-    model: Path, digits: dict[str, list[np.ndarray]], text: str, word: str
+    model: Path, pictures: dict[str, list[np.ndarray]], text: str, word: str
 ) -> None:
     with serving(model, start=script(text), limits=Limits(job_seconds=1)) as world:
-        job = world.job(world.learn(images(*digits["d4"][:2], name="d4/{}.png")).json()["job"])
+        job = world.job(world.learn(images(*pictures["d4"][:2], name="d4/{}.png")).json()["job"])
         assert job["state"] == "failed"
         assert word in job["error"]
         assert world.litter() == []
@@ -366,16 +370,16 @@ def test_a_process_that_dies_or_does_not_end_fails_its_job(
 
 
 def test_a_second_writer_fails_the_job_with_one_clear_line(
-    model: Path, digits: dict[str, list[np.ndarray]]
+    model: Path, pictures: dict[str, list[np.ndarray]]
 ) -> None:
     with serving(model) as world, ModelDirectory(model).writing():
-        job = world.job(world.learn(images(*digits["d4"][:2], name="d4/{}.png")).json()["job"])
+        job = world.job(world.learn(images(*pictures["d4"][:2], name="d4/{}.png")).json()["job"])
         assert job["state"] == "failed"
         assert job["error"].startswith("another process is writing model:")
         sentence(world.client.patch("/classes/0", json={"name": "zero"}), 409)
 
 
-def test_what_another_process_learned_is_noticed(model: Path, digits: dict[str, list[np.ndarray]]) -> None:
+def test_what_another_process_learned_is_noticed(model: Path, pictures: dict[str, list[np.ndarray]]) -> None:
     with serving(model) as world:
         generation = world.get("/readyz")["generation"]
         Classifier.open(model).rename("d0", "zero")
@@ -387,13 +391,15 @@ def test_what_another_process_learned_is_noticed(model: Path, digits: dict[str, 
 
 
 def test_jobs_are_remembered_and_an_unfinished_one_was_interrupted(
-    model: Path, digits: dict[str, list[np.ndarray]]
+    model: Path, pictures: dict[str, list[np.ndarray]]
 ) -> None:
-    parts = images(*digits["d4"][:2], name="d4/{}.png")
+    parts = images(*pictures["d4"][:2], name="d4/{}.png")
     with serving(model) as world:
         done = world.job(world.learn(parts).json()["job"])
     with serving(model, start=ENDLESS) as world:
-        job = world.job(world.learn(images(*digits["d5"][:2], name="d5/{}.png")).json()["job"], ("running",))
+        job = world.job(
+            world.learn(images(*pictures["d5"][:2], name="d5/{}.png")).json()["job"], ("running",)
+        )
     with serving(model) as world:
         newest, oldest = world.get("/jobs")["jobs"]
         assert oldest == done
@@ -516,7 +522,6 @@ def test_an_archive_that_lies_about_its_size_is_stopped(tmp_path: Path) -> None:
         ([("image", ("cat/a.png", GOOD))], {"colour": "red"}, "unknown part 'colour'"),
         ([("image", ("cat/a.png", GOOD))], {"extend": "perhaps"}, "true or false"),
         ([("image", ("cat/a.png", GOOD))], {"unreadable": "eat"}, "refuse or skip"),
-        ([("image", ("cat/a.png", GOOD))], {"thumbnails": "true"}, "thumbnails"),
         ([("image", ("a.png", GOOD))], {}, "no class folder"),
         ([("image", ("a.png", GOOD))], {"name": "x" * 5000}, "longer than"),
         ([("image", ("a.png", GOOD))], {"name": ".."}, ".."),
@@ -610,7 +615,7 @@ def test_names_that_look_alike_keep_apart(tmp_path: Path) -> None:
 
 
 def test_changes_need_the_token_and_the_log_never_has_it(
-    model: Path, digits: dict[str, list[np.ndarray]]
+    model: Path, pictures: dict[str, list[np.ndarray]]
 ) -> None:
     with serving(model, token=TOKEN, host="example.org") as world:
         client = world.client
@@ -619,13 +624,13 @@ def test_changes_need_the_token_and_the_log_never_has_it(
             answer = client.patch("/classes/0", json=wish, headers=headers)
             assert "token" in sentence(answer, 401)
             assert answer.headers["WWW-Authenticate"] == "Bearer"
-            sentence(client.post("/learn", files=images(digits["d4"][0]), headers=headers), 401)
+            sentence(client.post("/learn", files=images(pictures["d4"][0]), headers=headers), 401)
             sentence(client.delete("/classes/0", headers=headers), 401)
             sentence(client.post("/rollback", json={"generation": 1}, headers=headers), 401)
             sentence(client.post("/jobs/x/cancel", headers=headers), 401)
         right = {"Authorization": f"Bearer {TOKEN}"}
         assert client.patch("/classes/0", json={"name": "zero"}, headers=right).status_code == 200
-        assert client.post("/predict", files=images(digits["d0"][0])).status_code == 200
+        assert client.post("/predict", files=images(pictures["d0"][0])).status_code == 200
         assert TOKEN not in world.lines.getvalue()
         assert TOKEN not in client.get("/metrics").text
 
@@ -696,9 +701,9 @@ def test_messages_lose_the_places_of_the_machine() -> None:
 # --- telling --------------------------------------------------------------------------------------
 
 
-def test_requests_are_logged_and_counted(model: Path, digits: dict[str, list[np.ndarray]]) -> None:
+def test_requests_are_logged_and_counted(model: Path, pictures: dict[str, list[np.ndarray]]) -> None:
     with serving(model) as world:
-        world.client.post("/predict?top=3", files=images(*digits["d0"][:2]))
+        world.client.post("/predict?top=3", files=images(*pictures["d0"][:2]))
         world.client.get("/jobs/secret-of-somebody")
         world.client.get("/no/such/route")
         request = next(e for e in world.events() if e["event"] == "request" and e["path"] == "/predict")
@@ -809,13 +814,13 @@ class Served:
 
 @pytest.mark.skipif(os.name != "posix", reason="signals")
 def test_killed_while_learning_it_comes_back_as_it_was(
-    model: Path, tmp_path: Path, digits: dict[str, list[np.ndarray]]
+    model: Path, tmp_path: Path, pictures: dict[str, list[np.ndarray]]
 ) -> None:
     work, before = tmp_path / "work", state_of(model)
-    parts = [("image", (f"{n}/{i}.png", png(digits[n][i]))) for n in ("d4", "d5") for i in range(8)]
+    parts = [("image", (f"{n}/{i}.png", png(pictures[n][i]))) for n in ("d4", "d5") for i in range(8)]
     first = Served(model, work)
     try:
-        shown = images(digits["d0"][5])
+        shown = images(pictures["d0"][5])
         expected = first.client.post("/predict", files=shown).json()
         job = first.client.post("/learn", files=parts).json()["job"]
         first.until(f"/jobs/{job}", lambda answer: answer.json()["message"] == "learning")

@@ -15,14 +15,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ease.app.confidence import Calibration, hold_out
-from ease.app.photos import Photos, as_image_set, check_name, gather
+from ease.app.photos import Photos, as_image_set, class_name, gather, jpeg
 from ease.backbone.zoo import EMBEDDED, load_backbone
 from ease.config import resolve
 from ease.engine.engine import Engine
 from ease.engine.progress import Progress, Quiet
 from ease.engine.store import ModelDirectory
 from ease.errors import EaseError, unknown
-from ease.methods.base import Learner
+from ease.methods.base import Files, Learner
 from ease.methods.ease import Ease
 from ease.methods.model import backbone_of, making_sense, restore_learner, save_model
 from ease.streams import ImageSet, Task
@@ -122,6 +122,7 @@ class Classifier:
         fitted = manifest.get("calibration")
         self._calibration = Calibration.none() if fitted is None else Calibration.of_json(fitted)
         self._augment: str = manifest.get("augmentation", "photos")
+        self._kept: dict[int, str] = {int(i): name for i, name in manifest.get("kept_images", {}).items()}
         self._next_id = int(manifest.get("next_id", len(self._classes)))
         self.generation = int(manifest["generation"])
 
@@ -242,8 +243,6 @@ class Classifier:
 
     def read(self, logits: Tensor, top_k: int = 5) -> list[Prediction]:
         """Logits [N, C] as predictions."""
-        if not self._classes:
-            raise EaseError(f"the model in {self.path} knows no class yet: let it learn some")
         confidences, where = self._calibration.confidences(logits).topk(
             min(top_k, len(self._classes)), dim=-1
         )
@@ -259,6 +258,8 @@ class Classifier:
         ]
 
     def _logits(self, images: ImageSet) -> Tensor:
+        if not self._classes:
+            raise EaseError(f"the model in {self.path} knows no class yet: let it learn some")
         size, parts = self._engine.batch_size, []
         for start in range(0, len(images), size):
             batch = images.take(np.arange(start, min(start + size, len(images))))
@@ -269,22 +270,28 @@ class Classifier:
 
     def learn(
         self,
-        source: Path | str | Mapping[str, Sequence[Any]],
+        source: Path | str | Mapping[str, Sequence[Any]] | Photos,
         *,
         extend: bool = False,
         unreadable: Literal["refuse", "skip"] = "refuse",
+        thumbnails: bool = False,
         progress: Progress | None = None,
     ) -> Learned:
         """Learn the classes of a folder (one folder per class) or of a mapping from names to images.
 
         Args:
-            source: the images.
+            source: the images; what `gather` found in them is fine, too.
             extend: classes that are known already get these images too; without it they are refused.
             unreadable: what to do about damaged files.
+            thumbnails: keep a small picture of each new class in the model, to show people. It is the only image that
+                is ever kept; the manifest lists it under `kept_images`, and `forget` removes it.
             progress: where to show it.
         """
         with self._changing():
-            photos = gather(source, unreadable=unreadable, progress=progress)
+            if isinstance(source, Photos):
+                photos = source
+            else:
+                photos = gather(source, unreadable=unreadable, progress=progress)
             known = {name: position for position, name in enumerate(self.classes)}
             again = tuple(name for name in photos.names if name in known)
             if again and not extend:
@@ -296,7 +303,27 @@ class Classifier:
             learn_from, held_out = self._meet(photos, new)
             if again:
                 self._learner.extend(_of_classes(photos, again, known))
-            return self._learned(photos, new, again, learn_from, held_out)
+            pictures = self._picture(photos, new) if thumbnails else {}
+            return self._learned(photos, new, again, learn_from, held_out, pictures)
+
+    def _picture(self, photos: Photos, new: tuple[str, ...]) -> Files:
+        """A small picture of each new class, by file."""
+        files: Files = {}
+        for entry in self._classes:
+            if entry["name"] in new:
+                first = photos.images.of_classes([photos.names.index(entry["name"])]).image(0)
+                self._kept[entry["id"]] = f"thumbnails/{entry['id']:04d}"
+                files[self._kept[entry["id"]]] = {
+                    "jpeg": torch.frombuffer(bytearray(jpeg(first)), dtype=torch.uint8)
+                }
+        return files
+
+    def thumbnail(self, name: str) -> bytes | None:
+        """The small picture of a class, as JPEG, if it was learned with `thumbnails`."""
+        kept = self._kept.get(self._classes[self._position(name)]["id"])
+        if kept is None:
+            return None
+        return self._directory.load(self.generation, [kept]).files[kept]["jpeg"].numpy().tobytes()
 
     def _meet(self, photos: Photos, new: tuple[str, ...]) -> tuple[ImageSet | None, ImageSet | None]:
         """Learn the new classes; the images used, and those held out."""
@@ -326,6 +353,7 @@ class Classifier:
         again: tuple[str, ...],
         learn_from: ImageSet | None,
         held_out: ImageSet | None,
+        pictures: Files,
     ) -> Learned:
         accuracy = None
         if held_out is not None and len(held_out):
@@ -347,14 +375,14 @@ class Classifier:
             notes=photos.notes,
         )
         self._history.append(learned)
-        self._save()
+        self._save(pictures)
         return learned
 
     def rename(self, old: str, new: str) -> None:
         """Give a class another name. Nothing else changes."""
         with self._changing():
             entry = self._classes[self._position(old)]
-            name = check_name(new)
+            name = class_name(new)
             if name in self.classes:
                 raise EaseError(f"there is a class '{name}' already: choose another name")
             entry["name"] = name
@@ -369,7 +397,7 @@ class Classifier:
             position = self._position(name)
             before = _prototypes(self._learner)
             self._learner.forget(position)
-            del self._classes[position]
+            self._kept.pop(self._classes.pop(position)["id"], None)
             moved = _largest_move(before, _prototypes(self._learner), position)
             self._history = [_without(entry, name) for entry in self._history]
             self._save()
@@ -400,7 +428,7 @@ class Classifier:
             finally:
                 self._engine.progress = Quiet()
 
-    def _save(self) -> None:
+    def _save(self, more: Files | None = None) -> None:
         self.generation = save_model(
             self._directory,
             self._learner,
@@ -409,6 +437,9 @@ class Classifier:
             seed=self._engine.seed,
             next_id=self._next_id,
             history=[asdict(entry) for entry in self._history],
+            kept_images={str(i): name for i, name in self._kept.items()},
+            more=more,
+            keep=[name for name in self._kept.values() if name not in (more or {})],
             **({"calibration": self._calibration.as_json()} if self._calibration.calibrated else {}),
         )
 

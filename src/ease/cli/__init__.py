@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from ease import __version__
-from ease.cli import lists, models, paper, runs, serve
+from ease.cli import grow, lists, models, paper, runs, serve
 from ease.errors import EaseError
 
 INTERRUPTED = 130
@@ -40,6 +40,12 @@ def _options(
 
 
 COMMANDS: dict[str, Callable[..., None]] = {
+    "learn": grow.learn,
+    "predict": grow.predict,
+    "rename": grow.rename,
+    "forget": grow.forget,
+    "rollback": grow.rollback,
+    "serve": serve.serve,
     "run": runs.run,
     "study": runs.study,
     "paper": paper.paper,
@@ -48,7 +54,6 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "eval": models.evaluate,
     "info": models.info,
     "verify": models.verify,
-    "serve": serve.serve,
     "methods": lists.methods,
     "backbones": lists.backbones,
     "studies": lists.studies,

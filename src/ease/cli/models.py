@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -14,16 +14,30 @@ from ease.errors import EaseError
 
 def evaluate(
     model: Annotated[Path, typer.Option(help="Model directory.")],
-    dataset: Annotated[str, typer.Option(help="See 'ease datasets'.")],
+    folder: Annotated[Path | None, typer.Argument(help="Photos, one folder per class.")] = None,
+    dataset: options.Dataset = None,
     data_root: options.DataRoot = None,
     weights: options.Weights = None,
     limit_per_class: options.LimitPerClass = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for a page with the worst classes as pictures.")
+    ] = None,
+    unreadable: options.Unreadable = "refuse",
     as_json: options.Json = False,
 ) -> None:
-    """Score a saved model on the test images of a dataset."""
+    """Score a saved model on a folder of photos, or on the test images of a dataset."""
+    if (folder is None) == (dataset is None):
+        raise EaseError("what should it be scored on? give a folder of class folders, or --dataset NAME")
+    if folder is not None:
+        if data_root is not None or limit_per_class is not None:
+            raise EaseError("--data-root and --limit-per-class belong to --dataset, not to a folder")
+        _evaluate_folder(model, folder, weights, out, unreadable, as_json)
+        return
+    if out is not None:
+        raise EaseError("--out belongs to a folder of photos; for datasets see 'ease run' and 'ease report'")
     from ease.studies.evaluate import evaluate_model
 
-    found = evaluate_model(model, dataset, data_root, weights, limit_per_class)
+    found = evaluate_model(model, str(dataset), data_root, weights, limit_per_class)
     if as_json:
         print_json(found)
         return
@@ -33,6 +47,39 @@ def evaluate(
     typer.echo(f"by task: {tasks}")
     for note in found["notes"]:
         typer.echo(f"note: {note}")
+
+
+def _evaluate_folder(
+    model: Path, folder: Path, weights: Path | None, out: Path | None, unreadable: Any, as_json: bool
+) -> None:
+    from ease.app.classifier import Classifier
+    from ease.app.evaluation import evaluate_folder, write_evaluation
+    from ease.engine.progress import Bars
+
+    found, photos = evaluate_folder(Classifier.open(model, weights), folder, unreadable, Bars())
+    written = [] if out is None else write_evaluation(found, photos, out)
+    if as_json:
+        print_json(found.as_json())
+        return
+    typer.echo(
+        f"{found.accuracy:.2f} % of {found.images} images, {len(found.names)} classes (top-5 {found.top5:.2f} %)"
+    )
+    calibrated = "uncalibrated" if found.ece_after is None else f"{found.ece_after:.1f} % after"
+    typer.echo(f"calibration error (ECE): {found.ece_before:.1f} % before temperature, {calibrated}")
+    if found.accepted is not None:
+        typer.echo(f"known images accepted: {found.accepted:.1f} %")
+    if found.auroc is not None:
+        strangers = ", ".join(found.strangers)
+        typer.echo(f"unknown classes ({strangers}): {found.rejected:.1f} % rejected, AUROC {found.auroc:.3f}")
+    worst = [f"{name} {rate:.0f} %" for name, rate in list(found.by_class().items())[:5] if rate < 100]
+    if worst:
+        typer.echo(f"worst classes: {', '.join(worst)}")
+    for name, other, count in found.confusions(5):
+        typer.echo(f"  {name} taken for {other}: {count}")
+    for note in found.notes:
+        typer.echo(f"note: {note}")
+    if written:
+        typer.echo(f"wrote {', '.join(str(path) for path in written)}")
 
 
 def info(

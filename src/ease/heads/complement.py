@@ -119,6 +119,8 @@ def complete(
         if not any(len(bank.counts[task]) for task in sources):  # all of its classes were forgotten
             sources = real
         for task in range(bank.tasks):
+            if not len(bank.counts[task]):  # forgotten, and so perhaps the subspace it was learned in
+                continue
             if task in real:
                 full[column, bank.rows(task)] = bank.cells[task, subspace]
             elif references is not None and synthesise is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from ease.engine.engine import Engine
 from ease.engine.memory import Memory
 from ease.engine.store import ModelDirectory
 from ease.errors import EaseError
-from ease.methods.base import Learner
+from ease.methods.base import Files, Learner
 from ease.methods.registry import find_method
 from ease.streams import Stream
 from ease.streams.transforms import Transforms
@@ -26,6 +26,9 @@ def save_model(
     learner: Learner,
     classes: list[dict[str, Any]],
     memory: Memory | None = None,
+    *,
+    more: Files | None = None,
+    keep: Sequence[str] = (),
     **fields: Any,
 ) -> int:
     """Write a new generation: what the learner is after its last task. Returns the generation's number.
@@ -35,9 +38,12 @@ def save_model(
         learner: what to save.
         classes: id, name, task and image count of each class, in the order of the logits.
         memory: old images, for methods that keep them.
+        more: other files of the generation.
+        keep: files of the generation before, carried over without being read.
         fields: what else the manifest should say; JSON values.
     """
     files, meta = learner.state()
+    files |= more or {}
     if memory is not None:
         files |= memory.state()
     whole = {
@@ -49,7 +55,7 @@ def save_model(
         "learner": meta,
         **fields,
     }
-    return directory.commit(whole, files)
+    return directory.commit(whole, files, keep)
 
 
 def backbone_fields(backbone: Backbone) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -47,6 +47,13 @@ class ArraySource:
 def content_hash(content: bytes) -> str:
     """128 bits in hex: enough to name an image, short enough to store per prediction."""
     return hashlib.blake2b(content, digest_size=16).hexdigest()
+
+
+def chosen_by_content(digests: Iterable[str], share: float) -> set[str]:
+    """About this share of the different contents, at least one, but never all: names and order do not matter."""
+    distinct = sorted(set(digests))
+    count = min(max(1, round(share * len(distinct))), max(0, len(distinct) - 1))
+    return set(distinct[:count])
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 
 from ease import __version__
-from ease.app.photos import decode
+from ease.app.photos import class_name, decode
 from ease.app.server import answers, docs
 from ease.app.server.guard import Guard, RefusalError, refusal
 from ease.app.server.jobs import Order
@@ -123,6 +123,15 @@ def _reading(app: FastAPI, service: Service) -> None:
         request.state.generation = served.generation
         return described(served)
 
+    @app.get("/thumbnails/{class_id}", response_class=Response)
+    async def thumbnail(class_id: int) -> Response:
+        """The small picture of a class (JPEG), if one was kept."""
+        served = service.ready()
+        picture = await asyncio.to_thread(served.classifier.thumbnail, _named(served, class_id))
+        if picture is None:
+            raise RefusalError(404, f"no picture of class {class_id} was kept: learn with thumbnails=true")
+        return Response(picture, media_type="image/jpeg", headers={"Cache-Control": "private, no-cache"})
+
     @app.get("/metrics", response_class=PlainTextResponse)
     async def metrics() -> Response:
         """Figures for Prometheus."""
@@ -133,6 +142,7 @@ def _reading(app: FastAPI, service: Service) -> None:
 def described(served: Served) -> dict[str, Any]:
     """A generation as /classes tells of it."""
     manifest, history = served.manifest, served.classifier.history
+    kept = manifest.get("kept_images", {})
     # Learned from the command line by a study, a model has no history: its tasks are all there is.
     number = _acts(served) if history else {}
     tasks = [
@@ -164,8 +174,15 @@ def described(served: Served) -> dict[str, Any]:
             for entry in manifest["classes"]
         ],
         "tasks": tasks if history else _tasks_without_history(manifest),
-        "thumbnails": {"on": False, "images": {}},
+        "thumbnails": {"on": bool(kept), "images": {each: f"/thumbnails/{each}" for each in kept}},
     }
+
+
+def _named(served: Served, class_id: int) -> str:
+    for entry in served.manifest["classes"]:
+        if entry["id"] == class_id:
+            return str(entry["name"])
+    raise RefusalError(404, f"there is no class with id {class_id}: GET /classes lists them")
 
 
 def _acts(served: Served) -> dict[int, int]:
@@ -270,7 +287,11 @@ def _learning(app: FastAPI, service: Service) -> None:
                 "description": "classes known already get more images",
             },
             "unreadable": {"enum": ["refuse", "skip"], "default": "refuse", "description": "damaged images"},
-            "thumbnails": {"type": "boolean", "default": False, "description": "not yet: must be false"},
+            "thumbnails": {
+                "type": "boolean",
+                "default": False,
+                "description": "keep one small picture of each new class",
+            },
         }
     )
 
@@ -313,8 +334,6 @@ def _order(service: Service, served: Served, form: Form, folder: Path) -> Order:
     extend, unreadable = _flag(form, "extend"), form.fields.get("unreadable", "refuse")
     if unreadable not in ("refuse", "skip"):
         raise RefusalError(422, "field 'unreadable' must be refuse or skip")
-    if _flag(form, "thumbnails"):
-        raise RefusalError(422, "this server keeps no thumbnails: leave 'thumbnails' out")
     archives = [upload for upload in form.files if upload.part == "archive"]
     uploads = [upload for upload in form.files if upload.part == "image"]
     if archives and uploads:
@@ -334,7 +353,8 @@ def _order(service: Service, served: Served, form: Form, folder: Path) -> Order:
         lambda upload: check_image(upload, service.limits.pixels, unreadable == "refuse"), images
     ):
         pass
-    return Order(folder / "images", placed(classes, folder / "images"), extend, unreadable)
+    found = placed(classes, folder / "images")
+    return Order(folder / "images", found, extend, unreadable, _flag(form, "thumbnails"))
 
 
 def _flag(form: Form, name: str) -> bool:
@@ -348,12 +368,6 @@ def _flag(form: Form, name: str) -> bool:
 
 
 def _changing(app: FastAPI, service: Service) -> None:
-    def named(class_id: int) -> str:
-        for entry in service.ready().manifest["classes"]:
-            if entry["id"] == class_id:
-                return str(entry["name"])
-        raise RefusalError(404, f"there is no class with id {class_id}: GET /classes lists them")
-
     def check_idle() -> None:
         service.ready()
         if service.jobs.active:
@@ -363,7 +377,7 @@ def _changing(app: FastAPI, service: Service) -> None:
     async def forget(class_id: int) -> dict[str, Any]:
         """Forget a class; earlier generations, which would still hold it, go too."""
         check_idle()
-        name = named(class_id)
+        name = _named(service.ready(), class_id)
         gone = await asyncio.to_thread(service.model.change, lambda model: model.forget(name))
         return {"generation": gone.generation, "name": gone.name, "moved": gone.moved}
 
@@ -371,11 +385,12 @@ def _changing(app: FastAPI, service: Service) -> None:
     async def rename(class_id: int, wish: answers.Rename) -> dict[str, Any]:
         """Give a class another name."""
         check_idle()
-        old = named(class_id)
-        if wish.name.strip() in set(service.ready().classifier.classes) - {old}:
-            raise RefusalError(409, f"there is a class '{wish.name.strip()}' already: choose another name")
-        await asyncio.to_thread(service.model.change, lambda model: model.rename(old, wish.name))
-        return {"generation": service.ready().generation, "name": named(class_id)}
+        old = _named(service.ready(), class_id)
+        name = class_name(wish.name)
+        if name in set(service.ready().classifier.classes) - {old}:
+            raise RefusalError(409, f"there is a class '{name}' already: choose another name")
+        await asyncio.to_thread(service.model.change, lambda model: model.rename(old, name))
+        return {"generation": service.ready().generation, "name": _named(service.ready(), class_id)}
 
     @app.post("/rollback", response_model=answers.Ready)
     async def rollback(wish: answers.Rollback) -> dict[str, Any]:

@@ -42,6 +42,7 @@ class Order:
     images: Mapping[str, list[str]]
     extend: bool
     unreadable: str
+    thumbnails: bool
 
 
 @dataclass
@@ -199,6 +200,7 @@ class Jobs:
             "images": dict(order.images),
             "extend": order.extend,
             "unreadable": order.unreadable,
+            "thumbnails": order.thumbnails,
             "threads": self._threads,
         }
         write_atomic(folder / "order.json", json.dumps(written).encode(), durable=False)

@@ -58,7 +58,11 @@ def learn(order: dict[str, Any], tell: Tell) -> None:
         classifier = Classifier.open(order["model"], order["weights"])
         images = {name: [Path(path) for path in paths] for name, paths in order["images"].items()}
         learned = classifier.learn(
-            images, extend=order["extend"], unreadable=order["unreadable"], progress=Telling(tell)
+            images,
+            extend=order["extend"],
+            unreadable=order["unreadable"],
+            thumbnails=order["thumbnails"],
+            progress=Telling(tell),
         )
         tell({"learned": asdict(learned)})
     except EaseError as error:

@@ -24,7 +24,7 @@ from PIL import Image
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
-from ease.app.photos import check_name
+from ease.app.photos import class_name
 from ease.app.server.guard import MB, Limits, RefusalError
 from ease.errors import EaseError
 from ease.streams.datasets._files import EXTENSIONS, FORMATS, check_content
@@ -323,7 +323,7 @@ def arranged(uploads: Sequence[Upload], name: str | None = None) -> dict[str, li
         if len(own) == 1 and name is None:
             sentence = f"'{_shown(upload.name)}' lies in no class folder: call it CLASS/{_shown(own[0])}"
             raise RefusalError(422, f"{sentence}, or give the class as field 'name'")
-        classes.setdefault(check_name(own[0] if len(own) > 1 else name or ""), []).append(upload)
+        classes.setdefault(class_name(own[0] if len(own) > 1 else name or ""), []).append(upload)
     return classes
 
 

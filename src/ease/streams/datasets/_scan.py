@@ -6,8 +6,8 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ease.errors import EaseError
-from ease.streams.datasets._files import EXTENSIONS
+from ease.errors import EaseError, showable
+from ease.streams.datasets._files import EXTENSIONS, FOREIGN, foreign
 from ease.streams.datasets._registry import Unreadable
 
 Classes = dict[str, list[Path]]
@@ -23,41 +23,45 @@ class FolderScan:
         unreadable: what to do with a file that cannot be used.
         split: only train/CLASS and test/CLASS count; without it, CLASS folders do too.
         keep_empty: a class folder without images is kept, to be reported, instead of refused.
+        flat: every folder is a class, whatever it is called.
         train: the images to train on; all images where there is no test folder.
         test: the images to test on; None where the folder leaves the choice to us.
         notes: what a reader of the results should know.
-        skipped: files that cannot be used, relative to the root.
+        skipped: files that cannot be used, relative to the root -> why.
         others: files that are no images, relative to the root.
+        hidden: files and folders that were not looked at, relative to the root.
     """
 
     root: Path
     unreadable: Unreadable = "refuse"
     split: bool = False
     keep_empty: bool = False
+    flat: bool = False
     train: Classes = field(default_factory=dict)
     test: Classes | None = None
     notes: list[str] = field(default_factory=list)
-    skipped: list[str] = field(default_factory=list)
+    skipped: dict[str, str] = field(default_factory=dict)
     others: list[str] = field(default_factory=list)
+    hidden: list[str] = field(default_factory=list)
 
     def refuse_or_skip(self, path: Path, line: str) -> None:
         """A file that cannot be used: an error, or a note where the user asked for that."""
         if self.unreadable == "refuse":
-            raise EaseError(line)
-        self.skipped.append(self.short(path))
+            raise EaseError(f"{line}, or skip unreadable files")
+        self.skipped[self.short(path)] = line
 
     def left_out(self) -> list[str]:
         """One line each for the files that cannot be used and those that are no images."""
         lines = []
         if self.skipped:
-            lines.append(f"skipped {some_of(self.skipped)}: cannot be read")
+            lines.append(f"skipped {some_of(list(self.skipped))}: cannot be read")
         if self.others:
             lines.append(f"left out {some_of(self.others)}: no image of a class")
         return lines
 
     def look(self) -> None:
         """Find the classes. A lone `train` folder is a class: CIFAR-100 has one of that name."""
-        for beside in ("test", "val"):
+        for beside in () if self.flat else ("test", "val"):
             if (self.root / "train").is_dir() and (self.root / beside).is_dir():
                 self.train, self.test = self._classes(self.root / "train"), self._classes(self.root / beside)
                 if beside == "val":
@@ -68,7 +72,7 @@ class FolderScan:
     def _classes(self, folder: Path) -> Classes:
         classes: Classes = {}
         for entry in sorted(folder.iterdir()):
-            if _hidden(entry.name):
+            if self._is_hidden(entry):
                 continue
             if not entry.is_dir():
                 self.others.append(self.short(entry))
@@ -79,10 +83,14 @@ class FolderScan:
     def _images(self, folder: Path) -> list[Path]:
         found: list[Path] = []
         already = len(self.skipped)
-        for here, folders, files in os.walk(folder):
-            folders[:] = sorted(f for f in folders if not _hidden(f) and not self._is_linked(Path(here) / f))
-            for path in (Path(here) / file for file in sorted(files) if not _hidden(file)):
-                if path.suffix.lower() not in EXTENSIONS:
+        for here, folders, files in os.walk(folder, onerror=_give_up):
+            folders[:] = sorted(f for f in folders if self._is_entered(Path(here) / f))
+            for path in (Path(here) / file for file in sorted(files)):
+                if self._is_hidden(path):
+                    continue
+                if path.suffix.lower() in FOREIGN:
+                    self.refuse_or_skip(path, str(foreign(str(path))))
+                elif path.suffix.lower() not in EXTENSIONS:
                     self.others.append(self.short(path))
                 elif path.is_symlink() and not path.resolve().is_relative_to(self.root):
                     line = f"image '{path}' is a link that leads out of '{self.root}': put a copy there"
@@ -93,6 +101,16 @@ class FolderScan:
             raise EaseError(f"class folder '{folder}' has no image in it: add some or remove the folder")
         return sorted(found)
 
+    def _is_entered(self, folder: Path) -> bool:
+        return not self._is_hidden(folder) and not self._is_linked(folder)
+
+    def _is_hidden(self, path: Path) -> bool:
+        """What systems and programs leave behind is nobody's photo."""
+        if not (path.name.startswith(".") or path.name == "__MACOSX"):
+            return False
+        self.hidden.append(self.short(path))
+        return True
+
     def _is_linked(self, folder: Path) -> bool:
         """Links to folders may lead out of the root or in circles, so none is followed."""
         if not folder.is_symlink():
@@ -102,18 +120,23 @@ class FolderScan:
 
     def short(self, path: Path) -> str:
         """A file as messages name it."""
-        return path.relative_to(self.root).as_posix()
+        return showable(path.relative_to(self.root).as_posix())
 
 
 def scan_folder(
-    root: Path, unreadable: Unreadable = "refuse", *, split: bool = False, keep_empty: bool = False
+    root: Path,
+    unreadable: Unreadable = "refuse",
+    *,
+    split: bool = False,
+    keep_empty: bool = False,
+    flat: bool = False,
 ) -> FolderScan:
-    """Look through `train/CLASS/**` and `test/CLASS/**` (or `val/`), or `CLASS/**`."""
+    """Look through `train/CLASS/**` and `test/CLASS/**` (or `val/`), or `CLASS/**`; see `FolderScan`."""
     root = Path(root)
     if not root.is_dir():
         what = "is a file" if root.exists() else "does not exist"
         raise EaseError(f"folder '{root}' {what}: give a folder that holds one folder of images per class")
-    scan = FolderScan(root.resolve(), unreadable, split, keep_empty)
+    scan = FolderScan(root.resolve(), unreadable, split, keep_empty, flat)
     try:
         scan.look()
     except OSError as error:
@@ -121,8 +144,9 @@ def scan_folder(
     return scan
 
 
-def _hidden(name: str) -> bool:
-    return name.startswith(".") or name == "__MACOSX"
+def _give_up(error: OSError) -> None:
+    """A folder that cannot be listed must not vanish unseen."""
+    raise error
 
 
 def some_of(names: list[str], most: int = 5) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ease.errors import EaseError, unknown
-from ease.streams.datasets._files import faults, file_digest
+from ease.streams.datasets._files import check_files
 from ease.streams.datasets._registry import EXAMINERS, LOADERS, DamagedError, Request
 from ease.streams.datasets._scan import FolderScan, some_of
 from ease.streams.datasets.published import PUBLISHED, recognise
@@ -234,9 +234,9 @@ def _check_files(findings: Findings, scan: FolderScan, bar: Bar) -> None:
             for own, paths in classes.items():
                 for start in range(0, len(paths), _AT_ONCE):
                     here = paths[start : start + _AT_ONCE]
-                    for path, fault in zip(here, faults(here), strict=True):
-                        if fault is None:
-                            seen[part].append((file_digest(path), own, scan.short(path)))
+                    for path, checked in zip(here, check_files(here), strict=True):
+                        if checked.fault is None:
+                            seen[part].append((checked.digest, own, scan.short(path)))
                         else:
                             findings.unreadable.append(scan.short(path))
                     advance(len(here))

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 
 from ease.errors import EaseError
-from ease.streams.datasets._files import FileSource, faults, file_digest
+from ease.streams.datasets._files import FileSource, check_files, file_digest
 from ease.streams.datasets._registry import Request, Unreadable, dataset
 from ease.streams.datasets._scan import Classes, FolderScan, scan_folder
-from ease.streams.images import ImageSet
+from ease.streams.images import ImageSet, chosen_by_content
 from ease.streams.stream import Augmentation, Dataset
 
 __all__ = ["FileSource", "dataset_of", "read_folder", "scan_folder"]
@@ -106,11 +106,11 @@ def _readable(scan: FolderScan, paths: list[Path], limit: int | None = None) -> 
     found: list[Path] = []
     while paths and len(found) < wanted:
         here, paths = paths[: wanted - len(found)], paths[wanted - len(found) :]
-        for path, line in zip(here, faults(here), strict=True):
-            if line is None:
+        for path, checked in zip(here, check_files(here), strict=True):
+            if checked.fault is None:
                 found.append(path)
             else:
-                scan.refuse_or_skip(path, line)
+                scan.refuse_or_skip(path, checked.fault)
     return found
 
 
@@ -123,9 +123,7 @@ def _split(classes: Classes, limit: int | None) -> tuple[Classes, Classes]:
     test: Classes = {}
     for name, paths in classes.items():
         digests = [file_digest(path) for path in paths]
-        distinct = sorted(set(digests))
-        share = min(max(1, round(TEST_SHARE * len(distinct))), max(0, len(distinct) - 1))
-        chosen = set(distinct[:share])
+        chosen = chosen_by_content(digests, TEST_SHARE)
         train[name] = [p for p, digest in zip(paths, digests, strict=True) if digest not in chosen][:limit]
         test[name] = [p for p, digest in zip(paths, digests, strict=True) if digest in chosen][:limit]
     return train, test

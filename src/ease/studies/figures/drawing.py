@@ -97,23 +97,20 @@ class Look:
 def looks(kinds: Sequence[str], main: Sequence[bool]) -> list[Look]:
     """One look for each of several methods, given what each may look at.
 
-    Hollow markers keep exemplars. A ceiling is no competitor and stays grey.
+    Main ones take the first looks (solid lines), wherever they stand. Hollow markers keep exemplars. A ceiling is no
+    competitor and stays grey.
     """
-    found, competitors, ceilings = [], 0, 0
-    for kind, first in zip(kinds, main, strict=True):
-        if kind == "ceiling":
-            line, marker = (
-                LINES[(1 + ceilings) % len(LINES)],
-                CEILING_MARKERS[ceilings % len(CEILING_MARKERS)],
-            )
-            found.append(Look(MUTED, line, marker, False, False))
-            ceilings += 1
-            continue
-        colour, marker = PALETTE[competitors % len(PALETTE)], MARKERS[competitors % len(MARKERS)]
-        line = LINES[competitors // len(PALETTE) % len(LINES)]
-        found.append(Look(colour, line, marker, kind == "exemplar-based", first))
-        competitors += 1
-    return found
+    competitors = sorted((i for i, kind in enumerate(kinds) if kind != "ceiling"), key=lambda i: not main[i])
+    ceilings = [i for i, kind in enumerate(kinds) if kind == "ceiling"]
+    found: dict[int, Look] = {}
+    for number, i in enumerate(competitors):
+        colour, marker = PALETTE[number % len(PALETTE)], MARKERS[number % len(MARKERS)]
+        line = LINES[number // len(PALETTE) % len(LINES)]
+        found[i] = Look(colour, line, marker, kinds[i] == "exemplar-based", main[i])
+    for number, i in enumerate(ceilings):
+        line, marker = LINES[(1 + number) % len(LINES)], CEILING_MARKERS[number % len(CEILING_MARKERS)]
+        found[i] = Look(MUTED, line, marker, False, False)
+    return [found[i] for i in range(len(kinds))]
 
 
 def svg(fig: Figure, transparent: bool = False) -> bytes:

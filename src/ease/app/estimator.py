@@ -1,0 +1,142 @@
+"""The classifier with scikit-learn's habits: `fit`, `partial_fit`, `predict`, `predict_proba`, `score`."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.exceptions import NotFittedError
+
+from ease.app.classifier import Augment, Classifier
+from ease.backbone.zoo import EMBEDDED
+from ease.errors import EaseError
+
+
+class EaseClassifier(ClassifierMixin, BaseEstimator):
+    """EASE on images. `partial_fit` is where it differs from others: new classes may come with every call.
+
+    Images are an array [N, H, W], [N, H, W, 3] or a list of anything that `Classifier.predict` takes. Labels are
+    numbers or strings. `classes_` and the columns of `predict_proba` are in the order in which classes came.
+
+    Args:
+        model: the model directory; `fit` refuses one that holds a model. A temporary one that goes with this object if
+            left out.
+        backbone: `ease-vit` or any plain timm ViT.
+        weights: local weights file of the backbone.
+        input_size: side length of the input; the backbone's own if left out.
+        augment: `photos`, or `gentle` for images that must not be mirrored or cropped hard.
+        settings: of EASE, such as `{"epochs": 10}`.
+        random_state: names every random number.
+
+    Attributes:
+        classifier_: the `Classifier` behind it.
+        classes_: labels, in the order in which they came.
+    """
+
+    def __init__(
+        self,
+        model: str | Path | None = None,
+        backbone: str = EMBEDDED,
+        weights: str | Path | None = None,
+        input_size: int | None = None,
+        augment: Augment = "photos",
+        settings: Mapping[str, Any] | None = None,
+        random_state: int = 1993,
+    ) -> None:
+        self.model = model
+        self.backbone = backbone
+        self.weights = weights
+        self.input_size = input_size
+        self.augment = augment
+        self.settings = settings
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any) -> EaseClassifier:
+        """Forget everything and learn these images."""
+        images, labels = _checked(X, y)
+        path = self._folder()
+        self.classifier_ = Classifier.create(
+            path,
+            self.backbone,
+            weights=self.weights,
+            input_size=self.input_size,
+            augment=self.augment,
+            settings=self.settings,
+            seed=self.random_state,
+        )
+        self.classes_ = labels[:0]
+        return self._learn(images, labels)
+
+    def partial_fit(self, X: Any, y: Any, classes: Any = None) -> EaseClassifier:
+        """Learn these images beside what is known: new classes as a task of their own, known ones get more images.
+
+        `classes` is accepted for compatibility: others have to know all classes beforehand, this one need not.
+        """
+        if not hasattr(self, "classifier_"):
+            return self.fit(X, y)
+        return self._learn(*_checked(X, y))
+
+    def predict(self, X: Any) -> np.ndarray:
+        """Labels [N]."""
+        best = self.predict_proba(X).argmax(axis=1)
+        return self.classes_[best]
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Calibrated confidences [N, len(classes_)]."""
+        if not hasattr(self, "classifier_"):
+            raise NotFittedError("this EaseClassifier has learned nothing yet: call fit or partial_fit first")
+        logits = self.classifier_.logits(_images(X))
+        return self.classifier_.calibration.confidences(logits).numpy().astype(np.float64)
+
+    def _learn(self, images: Sequence[Any], labels: np.ndarray) -> EaseClassifier:
+        found, first = np.unique(labels, return_index=True)
+        in_order = found[np.argsort(first)]
+        groups = {str(label): [images[i] for i in np.flatnonzero(labels == label)] for label in in_order}
+        if len(groups) < len(in_order):
+            raise ValueError("two labels read the same as text, such as 1 and '1': make them differ")
+        self.classifier_.learn(groups, extend=True)
+        new = in_order[~np.isin(in_order, self.classes_)]
+        self.classes_ = np.concatenate([self.classes_.astype(np.result_type(self.classes_, new)), new])
+        return self
+
+    def _folder(self) -> Path:
+        if self.model is not None:
+            return Path(self.model)
+        if hasattr(self, "_own"):
+            shutil.rmtree(self._own.name, ignore_errors=True)
+        self._own = tempfile.TemporaryDirectory(prefix="ease-")
+        return Path(self._own.name)
+
+    def __sklearn_tags__(self) -> Any:
+        """It reads images, not rows of numbers."""
+        tags = super().__sklearn_tags__()
+        tags.input_tags.two_d_array = False
+        tags.input_tags.three_d_array = True
+        tags.no_validation = True
+        return tags
+
+
+def _checked(X: Any, y: Any) -> tuple[Sequence[Any], np.ndarray]:
+    images, labels = _images(X), np.asarray(y)
+    if labels.ndim != 1 or len(labels) != len(images):
+        raise ValueError(
+            f"{len(images)} images need {len(images)} labels in one row, not {list(labels.shape)}"
+        )
+    if not len(images):
+        raise ValueError("there is no image to learn from")
+    return images, labels
+
+
+def _images(X: Any) -> Sequence[Any]:
+    if isinstance(X, np.ndarray):
+        if X.ndim not in (3, 4):
+            raise ValueError(f"images must be [N, H, W] or [N, H, W, 3], not {list(X.shape)}")
+        return list(X)
+    if isinstance(X, (str, bytes)) or not isinstance(X, Sequence):
+        raise EaseError("images come as an array or a list")
+    return X

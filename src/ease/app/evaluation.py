@@ -1,0 +1,239 @@
+"""How well a model does on a folder of photos: accuracy, confusions, confidence, and the worst classes as pictures."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import io
+from collections import Counter
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from jinja2 import Environment, StrictUndefined
+from torch import Tensor
+
+from ease.app.classifier import Classifier
+from ease.app.confidence import auroc, expected_calibration_error
+from ease.app.photos import Photos, gather, jpeg
+from ease.engine.files import make_folder, write_atomic, write_json
+from ease.engine.progress import Progress, Quiet
+from ease.errors import EaseError
+from ease.streams import ImageSet
+
+WORST = 6
+"""Classes that are shown as pictures,"""
+SHOWN = 8
+"""and how many of their mistakes."""
+MATRIX = 40
+"""With more classes the table of confusions would not be read by anybody."""
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """An image taken for something else."""
+
+    position: int
+    taken_for: str
+    confidence: float
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What a model makes of labelled photos.
+
+    Attributes:
+        generation: of the model.
+        names: all classes of the model.
+        confusion: [C, C] images of the row's class taken for the column's.
+        top5: percent of known images whose class is among the first five (fewer if there are fewer classes).
+        ece_before: expected calibration error of plain softmax, in percent.
+        ece_after: with the model's temperature; None for an uncalibrated model.
+        accepted: percent of known images that are not taken for unknown; None for an uncalibrated model.
+        auroc: how well the unknown score tells images of classes the model does not know; None without such images.
+        rejected: percent of those images that are taken for unknown.
+        strangers: classes of the folder that the model does not know.
+        mistakes: by class, those the model was surest of first.
+        notes: on the photos.
+    """
+
+    generation: int
+    names: tuple[str, ...]
+    confusion: np.ndarray
+    top5: float
+    ece_before: float
+    ece_after: float | None
+    accepted: float | None
+    auroc: float | None
+    rejected: float | None
+    strangers: tuple[str, ...]
+    mistakes: dict[str, list[Mistake]]
+    notes: tuple[str, ...]
+
+    @property
+    def images(self) -> int:
+        """Images of classes the model knows."""
+        return int(self.confusion.sum())
+
+    @property
+    def accuracy(self) -> float:
+        """Percent of them recognised."""
+        return 100 * float(np.trace(self.confusion)) / self.images
+
+    def by_class(self) -> dict[str, float]:
+        """Percent recognised of each class that has images, the worst first."""
+        counts = self.confusion.sum(axis=1)
+        rates = {
+            n: 100 * float(self.confusion[i, i] / counts[i]) for i, n in enumerate(self.names) if counts[i]
+        }
+        return dict(sorted(rates.items(), key=lambda pair: (pair[1], pair[0])))
+
+    def confusions(self, most: int = 10) -> list[tuple[str, str, int]]:
+        """(class, taken for, images), the most frequent first."""
+        wrong = self.confusion - np.diag(np.diag(self.confusion))
+        order = np.argsort(-wrong, axis=None, kind="stable")[:most]
+        pairs = (np.unravel_index(flat, wrong.shape) for flat in order)
+        return [(self.names[i], self.names[j], int(wrong[i, j])) for i, j in pairs if wrong[i, j]]
+
+    def as_json(self) -> dict[str, Any]:
+        """Everything but the pictures."""
+        told = ("generation", "top5", "ece_before", "ece_after", "accepted", "auroc", "rejected")
+        return {
+            **{name: getattr(self, name) for name in told},
+            "images": self.images,
+            "accuracy": self.accuracy,
+            "by_class": self.by_class(),
+            "confusions": [list(row) for row in self.confusions()],
+            "classes": list(self.names),
+            "confusion": self.confusion.tolist(),
+            "strangers": list(self.strangers),
+            "notes": list(self.notes),
+        }
+
+
+def evaluate_folder(
+    classifier: Classifier,
+    folder: Path | str,
+    unreadable: Literal["refuse", "skip"] = "refuse",
+    progress: Progress | None = None,
+) -> tuple[Evaluation, Photos]:
+    """Score a model on a folder of class folders. Classes it does not know serve to measure the unknown score."""
+    photos = gather(folder, unreadable=unreadable, progress=progress)
+    position = {name: i for i, name in enumerate(classifier.classes)}
+    labels = np.array([position.get(photos.names[c], -1) for c in photos.images.labels])
+    if not (labels >= 0).any():
+        known = ", ".join(classifier.classes[:5]) or "none yet"
+        raise EaseError(f"no class folder in '{folder}' is a class of the model (it knows: {known} ...)")
+    logits = _scores(classifier, photos.images, progress or Quiet())
+    known, strange = logits[labels >= 0], logits[labels < 0]
+    truth = torch.from_numpy(labels[labels >= 0])
+    best = known.argmax(dim=1)
+    confusion = np.zeros((len(position), len(position)), np.int64)
+    np.add.at(confusion, (truth.numpy(), best.numpy()), 1)
+    fitted = classifier.calibration
+    within = known.topk(min(5, len(position)), dim=1).indices == truth[:, None]
+    evaluation = Evaluation(
+        generation=classifier.generation,
+        names=tuple(classifier.classes),
+        confusion=confusion,
+        top5=100 * float(within.any(dim=1).double().mean()),
+        ece_before=100 * expected_calibration_error(known.softmax(dim=1), truth),
+        ece_after=100 * expected_calibration_error(fitted.confidences(known), truth)
+        if fitted.calibrated
+        else None,
+        accepted=100 * _share(fitted.unknown(known) <= 0.5) if fitted.calibrated else None,
+        auroc=auroc(fitted.unknown(known), fitted.unknown(strange))
+        if fitted.calibrated and len(strange)
+        else None,
+        rejected=100 * _share(fitted.unknown(strange) > 0.5) if fitted.calibrated and len(strange) else None,
+        strangers=tuple(name for name in photos.names if name not in position),
+        mistakes=_mistakes(classifier, known, truth, best, np.flatnonzero(labels >= 0)),
+        notes=photos.notes,
+    )
+    return evaluation, photos
+
+
+def _scores(classifier: Classifier, images: ImageSet, progress: Progress) -> Tensor:
+    parts = []
+    with progress.bar("evaluation", len(images)) as advance:
+        for start in range(0, len(images), 64):
+            batch = images.take(np.arange(start, min(start + 64, len(images))))
+            parts.append(classifier.logits([batch.image(i) for i in range(len(batch))]))
+            advance(len(batch))
+    return torch.cat(parts)
+
+
+def _share(flags: Tensor) -> float:
+    return float(flags.double().mean())
+
+
+def _mistakes(
+    classifier: Classifier, logits: Tensor, truth: Tensor, best: Tensor, positions: np.ndarray
+) -> dict[str, list[Mistake]]:
+    sure = classifier.calibration.confidences(logits).max(dim=1).values
+    found: dict[str, list[Mistake]] = {}
+    for at in torch.nonzero(best != truth)[:, 0].tolist():
+        names = classifier.classes
+        mistake = Mistake(int(positions[at]), names[int(best[at])], float(sure[at]))
+        found.setdefault(names[int(truth[at])], []).append(mistake)
+    return {name: sorted(all_of, key=lambda m: -m.confidence) for name, all_of in found.items()}
+
+
+# --- files ----------------------------------------------------------------------------------------
+
+
+def write_evaluation(evaluation: Evaluation, photos: Photos, out: Path) -> list[Path]:
+    """A page to look at, the table of confusions, and everything as JSON."""
+    make_folder(out)
+    paths = [out / "evaluation.html", out / "confusion.csv", out / "evaluation.json"]
+    write_atomic(paths[0], _page(evaluation, photos).encode())
+    table = io.StringIO()
+    writer = csv.writer(table, lineterminator="\n")
+    writer.writerow(["class", *evaluation.names])
+    writer.writerows(
+        [name, *row] for name, row in zip(evaluation.names, evaluation.confusion.tolist(), strict=True)
+    )
+    write_atomic(paths[1], table.getvalue().encode())
+    write_json(paths[2], evaluation.as_json())
+    return paths
+
+
+def _page(evaluation: Evaluation, photos: Photos) -> str:
+    source = (files("ease.app") / "evaluation.html").read_text(encoding="utf-8")
+    template = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    worst = [name for name in evaluation.by_class() if name in evaluation.mistakes][:WORST]
+    largest = max(1, int((evaluation.confusion - np.diag(np.diag(evaluation.confusion))).max()))
+    return template.from_string(source).render(
+        e=evaluation,
+        by_class=evaluation.by_class(),
+        counts=dict(zip(evaluation.names, evaluation.confusion.sum(axis=1).tolist(), strict=True)),
+        matrix=evaluation.confusion.tolist() if len(evaluation.names) <= MATRIX else None,
+        shade=lambda row, column, count: _shade(
+            row == column, count, int(evaluation.confusion[row].sum()), largest
+        ),
+        worst=[
+            (name, _usual_mistake(evaluation, name), _pictures(evaluation, photos, name)) for name in worst
+        ],
+    )
+
+
+def _shade(right: bool, count: int, total: int, largest: int) -> str:
+    """A class of the style sheet, by the share of the row (right ones) or by the worst confusion."""
+    share = count / max(1, total) if right else count / largest
+    return f"{'right' if right else 'wrong'}{min(4, int(np.ceil(share * 4)))}" if count else "none"
+
+
+def _usual_mistake(evaluation: Evaluation, name: str) -> str:
+    return Counter(m.taken_for for m in evaluation.mistakes[name]).most_common(1)[0][0]
+
+
+def _pictures(evaluation: Evaluation, photos: Photos, name: str) -> list[tuple[str, Mistake]]:
+    return [(_thumbnail(photos.images.image(m.position)), m) for m in evaluation.mistakes[name][:SHOWN]]
+
+
+def _thumbnail(image: Tensor) -> str:
+    """As a data URI, so that the page is one file."""
+    return f"data:image/jpeg;base64,{base64.b64encode(jpeg(image)).decode()}"

@@ -1,0 +1,49 @@
+"""Digits as photos, and models small enough to learn in a second."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from ease import Classifier
+from ease.streams.datasets import load_dataset
+
+QUICK: dict[str, Any] = {"input_size": 16, "augment": "gentle", "settings": {"epochs": 2, "rank": 4}}
+Digits = Callable[..., dict[str, list[np.ndarray]]]
+
+
+@pytest.fixture(scope="session")
+def digits() -> Digits:
+    """Images of some digits by name, each uint8 [H, W, 3]."""
+    data = load_dataset("digits", None, 40)
+
+    def some(*names: str, count: int = 8, skip: int = 0) -> dict[str, list[np.ndarray]]:
+        found = {}
+        for name in names:
+            own = data.train.of_classes([data.class_names.index(name)])
+            found[name] = [own.image(i).permute(1, 2, 0).numpy() for i in range(skip, skip + count)]
+        return found
+
+    return some
+
+
+def write_folder(root: Path, classes: dict[str, list[np.ndarray]]) -> Path:
+    for name, images in classes.items():
+        (root / name).mkdir(parents=True)
+        for number, image in enumerate(images):
+            Image.fromarray(image).save(root / name / f"{number:03d}.png")
+    return root
+
+
+@pytest.fixture
+def grown(tmp_path: Path, digits: Digits) -> Classifier:
+    """Five digits, then three more."""
+    classifier = Classifier.create(tmp_path / "model", **QUICK)
+    classifier.learn(digits("0", "1", "2", "3", "4", count=12))
+    classifier.learn(digits("5", "6", "7", count=12))
+    return classifier

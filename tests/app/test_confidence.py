@@ -1,0 +1,343 @@
+"""Confidences that mean what they say, from few images, while classes keep coming."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from ease.app.confidence import (
+    FEWEST,
+    TEMPERATURES,
+    Calibration,
+    auroc,
+    expected_calibration_error,
+    hold_out,
+)
+from ease.errors import EaseError
+from ease.streams import ImageSet
+
+quick = settings(deadline=None, max_examples=30)
+
+
+@st.composite
+def judged(draw: st.DrawFn, fewest: int = 1, scale: float = 0.0) -> tuple[Tensor, Tensor]:
+    """Logits [N, C] of about any scale, and labels that they hit more or less often."""
+    seed, count = draw(st.integers(0, 10**6)), draw(st.integers(fewest, 30))
+    classes, skill = draw(st.integers(2, 8)), draw(st.floats(0, 3))
+    size = scale or 10.0 ** draw(st.floats(-2, 2))
+    random = np.random.default_rng(seed)
+    labels = random.integers(0, classes, count)
+    logits = random.normal(size=(count, classes)) + skill * np.eye(classes)[labels]
+    return torch.from_numpy((size * logits).astype(np.float32)), torch.from_numpy(labels)
+
+
+def nll(logits: Tensor, labels: Tensor, temperature: float) -> float:
+    return float(F.cross_entropy(logits.double() / temperature, labels))
+
+
+# -- the temperature
+
+
+@quick
+@given(judged())
+def test_fitting_never_makes_the_likelihood_worse(case: tuple[Tensor, Tensor]) -> None:
+    logits, labels = case
+    found = Calibration.fit(logits, labels)
+    assert TEMPERATURES[0] <= found.temperature <= TEMPERATURES[1]
+    assert nll(logits, labels, found.temperature) <= nll(logits, labels, 1.0) + 1e-9
+
+
+@quick
+@given(judged(fewest=5))
+def test_the_temperature_is_the_likeliest_or_a_warmer_one(case: tuple[Tensor, Tensor]) -> None:
+    logits, labels = case
+    found = Calibration.fit(logits, labels).temperature
+    likeliest = min(np.geomspace(*TEMPERATURES, 400), key=lambda t: nll(logits, labels, t))
+    assert found > 0.96 * likeliest or nll(logits, labels, found) <= nll(logits, labels, likeliest) + 1e-9
+    confidence = float((logits.double() / found).softmax(1).amax(1).mean())
+    if found > 1.04 * likeliest and nll(logits, labels, found) > nll(logits, labels, likeliest) + 1e-6:
+        # It was clipped: n images vouch for (n + 1) / (n + 2), unless the logits claim more by themselves.
+        vouched = (len(labels) + 1) / (len(labels) + 2)
+        assert confidence == pytest.approx(vouched, abs=1e-6) or found == pytest.approx(1.0)
+
+
+@quick
+@given(judged(scale=0.01), st.floats(0.2, 5))
+def test_the_temperature_scales_with_the_logits(case: tuple[Tensor, Tensor], factor: float) -> None:
+    logits, labels = case
+    one, other = Calibration.fit(logits, labels), Calibration.fit(factor * logits.double(), labels)
+    assume(all(TEMPERATURES[0] * 1.01 < c.temperature < 0.99 for c in (one, other)))
+    assert other.temperature == pytest.approx(factor * one.temperature, rel=1e-5)
+
+
+@quick
+@given(judged())
+def test_a_temperature_changes_no_prediction(case: tuple[Tensor, Tensor]) -> None:
+    logits, labels = case
+    confidences = Calibration.fit(logits, labels).confidences(logits)
+    assert torch.allclose(confidences.sum(1), torch.ones(len(labels)), atol=1e-5)
+    rows = torch.arange(len(labels))
+    assert torch.equal(confidences[rows, logits.argmax(1)], confidences.amax(1))
+
+
+def test_a_few_images_that_are_all_right_do_not_make_it_certain() -> None:
+    for count in (1, 2, 8):
+        logits = torch.tensor([[0.9, 0.7, 0.6]]).repeat(count, 1)
+        found = Calibration.fit(logits, torch.zeros(count, dtype=torch.long))
+        assert float(found.confidences(logits)[0, 0]) == pytest.approx((count + 1) / (count + 2), abs=1e-4)
+
+
+def test_calibrating_lowers_the_calibration_error_of_cosines() -> None:
+    random = np.random.default_rng(0)
+    labels = random.integers(0, 10, 400)
+    logits = torch.from_numpy(0.03 * (random.normal(size=(400, 10)) + 2.5 * np.eye(10)[labels]))
+    found = Calibration.fit(logits[:200], torch.from_numpy(labels[:200]))
+    assert found.ece_before is not None
+    assert found.ece_after is not None
+    assert found.ece_after < 0.1 < 0.4 < found.ece_before
+    fresh = expected_calibration_error(found.confidences(logits[200:]), torch.from_numpy(labels[200:]))
+    assert fresh < 0.1
+
+
+def test_odd_logits_are_no_trouble() -> None:
+    flat = Calibration.fit(torch.ones(3, 4), torch.tensor([0, 1, 2]))
+    assert flat.temperature == 1
+    wrong = Calibration.fit(torch.tensor([[9.0, 0.0]] * 4), torch.tensor([1, 1, 1, 1]))
+    assert wrong.temperature == pytest.approx(TEMPERATURES[1])
+    with pytest.raises(ValueError, match="fit"):
+        Calibration.fit(torch.ones(3, 4), torch.zeros(2))
+    with pytest.raises(ValueError, match="fit"):
+        Calibration.fit(torch.full((1, 4), math.nan), torch.zeros(1))
+
+
+# -- the unknown
+
+
+@quick
+@given(judged())
+def test_at_least_95_percent_of_the_images_behind_it_are_accepted(case: tuple[Tensor, Tensor]) -> None:
+    found = Calibration.fit(*case)
+    accepted = found.unknown(case[0]) <= 0.5
+    assert accepted.double().mean() >= 0.95
+    assert torch.equal(found.unknown(case[0][:1]), found.unknown(case[0])[:1])
+
+
+@quick
+@given(judged(), st.integers(0, 10**6))
+def test_above_a_half_means_rejected_and_lower_logits_are_less_known(
+    case: tuple[Tensor, Tensor], seed: int
+) -> None:
+    found = Calibration.fit(*case)
+    near = [math.nextafter(found.threshold, side) for side in (-math.inf, math.inf)]
+    best = torch.from_numpy(np.random.default_rng(seed).normal(found.threshold, 3 * found.temperature, 20))
+    best = torch.cat([best, torch.tensor([*near, found.threshold], dtype=torch.float64)]).sort().values
+    scores = found.unknown(torch.stack([best, best - 1], dim=1))
+    assert torch.equal(scores > 0.5, best < found.threshold)
+    assert (scores.diff() <= 0).all()
+    assert ((scores >= 0) & (scores <= 1)).all()
+
+
+def test_many_images_are_accepted_at_about_the_rate_promised() -> None:
+    random = np.random.default_rng(1)
+    logits = torch.from_numpy(random.normal(0.8, 0.05, (2000, 5)))
+    found = Calibration.fit(logits[:1000], torch.zeros(1000, dtype=torch.long))
+    rate = float((found.unknown(logits[1000:]) <= 0.5).double().mean())
+    assert 0.93 < rate < 0.98
+
+
+def test_few_images_of_many_classes_together_still_accept_most_of_what_is_known() -> None:
+    """One held-out image per class is all that small classes give: its own score would reject every second image."""
+    random = np.random.default_rng(2)
+
+    def logits(count: int) -> Tensor:
+        return torch.from_numpy(random.normal([0.9, 0.6, 0.6, 0.6], 0.05, (count, 4)))
+
+    for images in (1, 2, 4):
+        joined = Calibration.none()
+        for _ in range(20):
+            joined = joined.joined(Calibration.fit(logits(images), torch.zeros(images, dtype=torch.long)))
+        assert joined.images == 20 * images
+        assert (joined.unknown(logits(500)) <= 0.5).double().mean() > 0.9
+
+
+def test_uncalibrated_says_nothing_about_unknowns() -> None:
+    none = Calibration.none()
+    assert not none.calibrated
+    assert none.unknown(torch.rand(4, 3)).isnan().all()
+    logits = torch.rand(4, 3)
+    assert torch.equal(none.confidences(logits), logits.softmax(1))
+    assert Calibration.fit(torch.empty(0, 3), torch.empty(0)) == none
+
+
+def test_a_single_class_has_a_threshold_but_no_temperature() -> None:
+    lone = Calibration.fit(torch.tensor([[0.8], [0.9]]), torch.tensor([0, 0]))
+    assert lone.calibrated
+    assert lone.ece_before is None
+    assert lone.unknown(torch.tensor([[0.85], [0.3]])).gt(0.5).tolist() == [False, True]
+    later = Calibration.fit(torch.tensor([[0.8, 0.9], [0.7, 0.9], [0.9, 0.8]]), torch.tensor([1, 1, 1]))
+    both = lone.joined(later)
+    assert both.images == 5
+    assert both.temperature == later.temperature
+    assert both.threshold == pytest.approx((2 * lone.threshold + 3 * later.threshold) / 5)
+    assert (both.ece_before, both.ece_after) == (later.ece_before, later.ece_after)
+
+
+# -- joining
+
+
+@quick
+@given(st.lists(judged(), min_size=3, max_size=3))
+def test_joining_is_associative(cases: list[tuple[Tensor, Tensor]]) -> None:
+    a, b, c = (Calibration.fit(*case) for case in cases)
+    left, right = a.joined(b).joined(c), a.joined(b.joined(c))
+    assert left.images == right.images == a.images + b.images + c.images
+    assert left.temperature == pytest.approx(right.temperature)
+    assert left.threshold == pytest.approx(right.threshold)
+    assert (left.ece_before, left.ece_after) == (c.ece_before, c.ece_after)
+    assert min(x.threshold for x in (a, b, c)) - 1e-9 <= left.threshold
+    assert left.threshold <= max(x.threshold for x in (a, b, c)) + 1e-9
+
+
+@quick
+@given(judged())
+def test_nothing_joined_changes_nothing(case: tuple[Tensor, Tensor]) -> None:
+    found, none = Calibration.fit(*case), Calibration.none()
+    assert found.joined(none) == none.joined(found) == found
+    assert none.joined(none) == none
+
+
+# -- calibration error and AUROC
+
+
+def test_the_calibration_error_of_perfect_confidences_is_zero() -> None:
+    right = torch.eye(4)
+    assert expected_calibration_error(right, torch.arange(4)) == 0
+    # 4 of 5 with a confidence of .8
+    assert expected_calibration_error(
+        torch.tensor([[0.8, 0.2]] * 5), torch.tensor([0, 0, 0, 0, 1])
+    ) == pytest.approx(0, abs=1e-6)
+
+
+def test_the_calibration_error_by_hand() -> None:
+    probabilities = [[0.9, 0.1], [0.7, 0.3], [0.6, 0.4], [0.05, 0.95]]
+    # Two bins of (0, .5] and (.5, 1]: mean confidence .7875, accuracy .5.
+    assert expected_calibration_error(probabilities, [0, 1, 1, 1], bins=2) == pytest.approx(0.2875)
+    # Ten bins: .9 right (gap .1), .7 wrong (.7), .6 wrong (.6), .95 right (.05), each a quarter.
+    assert expected_calibration_error(probabilities, [0, 1, 1, 1], bins=10) == pytest.approx(1.45 / 4)
+    with pytest.raises(ValueError, match="no image"):
+        expected_calibration_error(torch.empty(0, 2), torch.empty(0))
+
+
+def test_auroc_is_the_chance_that_an_unknown_scores_higher() -> None:
+    assert auroc([0.1, 0.2], [0.3, 0.9]) == 1
+    assert auroc(torch.tensor([0.1, 0.4]), torch.tensor([0.2, 0.4])) == pytest.approx((1 + 0 + 1 + 0.5) / 4)
+
+
+# -- holding out
+
+
+def some_images(counts: list[int], copies: int = 1, start: int = 0) -> ImageSet:
+    labels = np.repeat(np.arange(len(counts)), counts)
+    pixels = np.random.default_rng(start).integers(0, 256, (len(labels), 2, 2, 3), dtype=np.uint8)
+    return ImageSet.of_arrays(np.repeat(pixels, copies, axis=0), np.repeat(labels, copies))
+
+
+def content(images: ImageSet) -> set[tuple[int, str]]:
+    return {(int(images.labels[i]), images.digest(i)) for i in range(len(images))}
+
+
+def test_a_tenth_of_each_class_is_held_out_and_small_classes_are_left_whole() -> None:
+    learn, held = hold_out(some_images([4, 5, 14, 20, 100]))
+    assert np.bincount(held.labels, minlength=5).tolist() == [0, 1, 1, 2, 10]
+    assert np.bincount(learn.labels).tolist() == [4, 4, 13, 18, 90]
+    assert not content(learn) & content(held)
+
+
+@quick
+@given(st.lists(st.integers(1, 30), min_size=1, max_size=4), st.integers(0, 10**6), st.integers(1, 3))
+def test_holding_out_depends_on_content_alone(counts: list[int], seed: int, copies: int) -> None:
+    images = some_images(counts, copies, start=seed)
+    order = np.random.default_rng(seed).permutation(len(images))
+    first, second = hold_out(images), hold_out(images.take(order))
+    for one, other in zip(first, second, strict=True):
+        assert content(one) == content(other)
+        assert len(one) == len(other)
+    assert not content(first[0]) & content(first[1])
+    assert {label for label, _ in content(first[0])} == set(range(len(counts)))
+    sizes = np.bincount(first[1].labels, minlength=len(counts))
+    for label, count in enumerate(counts):
+        assert (sizes[label] == 0) == (count * copies < FEWEST or count == 1)
+
+
+def test_equal_images_are_on_the_same_side_across_classes_too() -> None:
+    images = some_images([20, 20])
+    both = np.concatenate([np.arange(len(images)), np.arange(20)])
+    mixed = ImageSet(images.source, both, np.concatenate([images.labels, np.ones(20, np.int64)]))
+    learn, held = hold_out(mixed)
+    assert not {d for _, d in content(learn)} & {d for _, d in content(held)}
+    assert set(held.labels.tolist()) == {1}
+
+
+def test_nothing_to_hold_out_of_nothing() -> None:
+    learn, held = hold_out(some_images([3]).take([]))
+    assert len(learn) == len(held) == 0
+
+
+# -- manifests
+
+
+@quick
+@given(judged())
+def test_a_calibration_survives_json(case: tuple[Tensor, Tensor]) -> None:
+    found = Calibration.fit(*case)
+    assert Calibration.of_json(json.loads(json.dumps(found.as_json()))) == found
+    assert Calibration.of_json(Calibration.none().as_json()) == Calibration.none()
+
+
+GOOD = {"temperature": 0.02, "threshold": 0.8, "images": 7, "ece_before": 0.5, "ece_after": 0.1}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"temperature": 0},
+        {"temperature": -1.0},
+        {"temperature": 1e9},
+        {"temperature": math.nan},
+        {"temperature": "0.02"},
+        {"temperature": None},
+        {"temperature": True},
+        {"threshold": math.inf},
+        {"threshold": math.nan},
+        {"threshold": None},
+        {"threshold": [0.8]},
+        {"images": -1},
+        {"images": 2.0},
+        {"images": True},
+        {"images": 10**30},
+        {"images": 0},
+        {"ece_before": 1.5},
+        {"ece_after": None},
+        {"ece_after": {}},
+        {"more": 1},
+    ],
+)
+def test_nonsense_in_a_manifest_is_refused(change: dict[str, Any]) -> None:
+    assert Calibration.of_json(GOOD).as_json() == GOOD
+    with pytest.raises(EaseError, match="calibration is damaged"):
+        Calibration.of_json({**GOOD, **change})
+
+
+@pytest.mark.parametrize("value", [None, [], "x", 3, {}, {"temperature": 1.0}])
+def test_what_is_no_calibration_at_all_is_refused(value: object) -> None:
+    with pytest.raises(EaseError, match="calibration is damaged"):
+        Calibration.of_json(value)

@@ -1,0 +1,136 @@
+"""Growing a classifier from the command line."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from ease.cli import main
+from tests.app.conftest import Digits, write_folder
+
+QUICK = ["--input-size", "16", "--augment", "gentle", "--set", "epochs=2", "--set", "rank=4"]
+
+
+class Outcome:
+    def __init__(self, code: int, out: str, err: str) -> None:
+        self.code, self.out, self.err = code, out, err
+
+
+@pytest.fixture
+def ease(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):  # type: ignore[no-untyped-def]
+    def run(*words: object) -> Outcome:
+        monkeypatch.setattr("sys.argv", ["ease", *map(str, words)])
+        code = 0
+        try:
+            main()
+        except SystemExit as end:
+            code = int(end.code or 0)
+        captured = capsys.readouterr()
+        return Outcome(code, captured.out, captured.err)
+
+    return run
+
+
+def refused(outcome: Outcome) -> str:
+    assert outcome.code == 2, outcome.out + outcome.err
+    (line,) = [line for line in outcome.err.splitlines() if line.startswith("error: ")]
+    assert "Traceback" not in outcome.err
+    return line
+
+
+def test_the_story_of_a_model(ease, digits: Digits, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    march = write_folder(tmp_path / "march", digits("0", "1", "2", "3", "4", count=12))
+    april = write_folder(tmp_path / "april", digits("5", "6", "7", count=12))
+    test = write_folder(tmp_path / "test", digits("0", "5", "6", "8", count=6, skip=20))
+    model = tmp_path / "model"
+    first = ease("learn", march, "--model", model, *QUICK)
+    assert first.code == 0, first.err
+    assert "learned 5 new classes from 55 images: 5 classes now" in first.out
+    assert "of 5 held-out images" in first.out
+    told = json.loads(ease("learn", april, "--model", model, "--json").out)
+    assert told["classes"] == ["5", "6", "7"]
+
+    answer = json.loads(ease("predict", test / "5" / "000.png", test / "6", "--model", model, "--json").out)
+    assert answer["generation"] == told["generation"]
+    assert len(answer["predictions"]) == 7
+    assert len(answer["predictions"][0]["names"]) == 5
+    rows = list(
+        csv.DictReader(io.StringIO(ease("predict", test / "6", "--model", model, "--csv", "--top", 2).out))
+    )
+    assert len(rows) == 12
+    assert rows[0]["class"] == answer["predictions"][1]["names"][0]
+
+    out = tmp_path / "scores"
+    scored = ease("eval", "--model", model, test, "--out", out)
+    assert scored.code == 0, scored.err
+    assert "% of 18 images, 8 classes" in scored.out
+    assert "unknown classes (8)" in scored.out
+    page = (out / "evaluation.html").read_text()
+    assert "data:image/jpeg" in page
+    table = list(csv.reader((out / "confusion.csv").read_text().splitlines()))
+    assert sum(int(cell) for row in table[1:] for cell in row[1:]) == 18
+    found = json.loads((out / "evaluation.json").read_text())
+    right = sum(found["confusion"][i][i] for i in range(8))
+    assert found["accuracy"] == pytest.approx(100 * right / 18)
+    assert 0 <= found["auroc"] <= 1
+
+    assert "'0' is called 'zero' now" in ease("rename", "0", "zero", "--model", model).out
+    assert "forgot 'zero'" in ease("forget", "zero", "--model", model).out
+    assert "zero" not in ease("info", model).out
+    listed = ease("rollback", "--model", model).out
+    assert len(listed.splitlines()) == 1  # forgetting clears what came before
+    assert ease("learn", march / "0" / "..", "--model", model).code == 2
+
+
+def test_extending_and_rolling_back(ease, digits: Digits, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    folder, model = write_folder(tmp_path / "a", digits("0", "1", count=6)), tmp_path / "model"
+    assert ease("learn", folder, "--model", model, *QUICK).code == 0
+    assert "is known already" in refused(ease("learn", folder, "--model", model))
+    more = ease("learn", folder, "--model", model, "--extend")
+    assert "more of 2 known ones" in more.out
+    lines = ease("rollback", "--model", model).out.splitlines()
+    assert [line[0] for line in lines] == [" ", " ", "*"]
+    assert "is at generation 2: 2 classes" in ease("rollback", "--model", model, 2).out
+    assert "no generation 9" in refused(ease("rollback", "--model", model, 9))
+
+
+def test_wrong_inputs_are_one_line_and_write_nothing(ease, digits: Digits, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    folder, model = write_folder(tmp_path / "a", digits("0", "1", count=6)), tmp_path / "model"
+    assert "does not exist" in refused(ease("learn", tmp_path / "nothing", "--model", model))
+    (tmp_path / "empty").mkdir()
+    refused(ease("learn", tmp_path / "empty", "--model", model))
+    (folder / "1" / "bad.jpg").write_text("no image")
+    assert "bad.jpg" in refused(ease("learn", folder, "--model", model, *QUICK))
+    assert not model.exists()
+    skipped = ease("learn", folder, "--model", model, "--unreadable", "skip", *QUICK)
+    assert skipped.code == 0
+    assert "bad.jpg" in skipped.out
+    assert "--backbone is chosen when a model is made" in refused(
+        ease("learn", folder, "--model", model, "--backbone", "ease-vit")
+    )
+    assert "no model in" in refused(ease("predict", folder / "0", "--model", tmp_path / "none"))
+    assert "bad.jpg" in refused(ease("predict", folder / "1" / "bad.jpg", "--model", model))
+    assert "does not exist" in refused(ease("predict", tmp_path / "no.png", "--model", model))
+    assert "give a folder" in refused(ease("eval", "--model", model))
+    other = write_folder(tmp_path / "other", digits("8", count=2))
+    assert "is a class of the model" in refused(ease("eval", "--model", model, other))
+    assert "unknown class 'zero'" in refused(ease("forget", "zero", "--model", model))
+
+
+def test_names_are_text_on_the_page(ease, digits: Digits, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    images = digits("0", "1", count=6)
+    folder = write_folder(tmp_path / "a", {"<b>bold<script>": images["0"], "one": images["1"]})
+    mixed = write_folder(tmp_path / "t", {"<b>bold<script>": images["1"], "one": images["0"]})
+    assert ease("learn", folder, "--model", tmp_path / "m", *QUICK).code == 0
+    assert ease("eval", "--model", tmp_path / "m", mixed, "--out", tmp_path / "o").code == 0
+    page = (tmp_path / "o" / "evaluation.html").read_text()
+    assert "<script>" not in page
+    assert "&lt;b&gt;bold&lt;script&gt;" in page
+    Image.fromarray(np.zeros((4, 4, 3), np.uint8)).save(tmp_path / "x.png")
+    assert "<b>bold<script>" in ease("predict", tmp_path / "x.png", "--model", tmp_path / "m").out
