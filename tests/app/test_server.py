@@ -33,7 +33,7 @@ from PIL import Image
 from starlette.testclient import TestClient
 
 from ease import Classifier
-from ease.app.server import learning, require_packages
+from ease.app.server import learning
 from ease.app.server.api import make_app
 from ease.app.server.guard import Limits, RefusalError, is_loopback, without_paths
 from ease.app.server.service import Service
@@ -208,7 +208,10 @@ def state_of(model: Path) -> dict[str, bytes]:
 
 
 def check_same_as_offline(found: Any, path: Path, pixels: list[np.ndarray]) -> None:
-    offline = Classifier.open(path)
+    check_same_as(Classifier.open(path), found, pixels)
+
+
+def check_same_as(offline: Classifier, found: Any, pixels: list[np.ndarray]) -> None:
     assert found["generation"] == offline.generation
     for got, expected in zip(found["predictions"], offline.predict(pixels, top_k=99), strict=True):
         sure = {one["name"]: one["confidence"] for one in got["classes"]}
@@ -247,8 +250,9 @@ def test_answers_do_not_depend_on_the_batch_they_were_in(
             return [answer.json() for answer in await asyncio.gather(*posts)]
 
     with serving(model) as world:
+        offline = Classifier.open(model)
         for found, shown in zip(asyncio.run(all_at_once(make_app(world.service))), asked, strict=True):
-            check_same_as_offline(found, model, shown)
+            check_same_as(offline, found, shown)
         text = world.client.get("/metrics").text
     batches = int(re.search(r"ease_batch_images_count (\d+)", text).group(1))  # type: ignore[union-attr]
     assert batches < len(asked)
@@ -575,6 +579,23 @@ def test_wrong_requests_get_a_sentence(standing: World) -> None:
     sentence(client.get("/classes/0"), 405)
 
 
+def test_an_upload_that_stops_is_given_up(model: Path) -> None:
+    async def begun(app: Any) -> Any:
+        async def slowly() -> Any:
+            yield b"--b\r\n"
+            await asyncio.sleep(30)
+
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+            headers = {"Content-Type": "multipart/form-data; boundary=b"}
+            return await client.post("/predict", content=slowly(), headers=headers)
+
+    with serving(model, limits=Limits(idle_seconds=0.1)) as world:
+        sentence(asyncio.run(begun(make_app(world.service))), 408)
+        assert world.service.model.waiting == 0
+        assert world.litter() == []
+
+
 @settings(max_examples=40, deadline=None)
 @given(
     st.lists(
@@ -773,8 +794,7 @@ def test_the_command_refuses_in_one_line(
     (model / "prototypes" / "0000.safetensors").write_bytes(b"damaged")
     assert "damaged" in refused(ease("serve", "--model", model, "--port", 0))
     monkeypatch.setattr("ease.app.server.find_spec", lambda name: None)
-    with pytest.raises(EaseError, match=r"pip install 'ease-cil\[serve\]'"):
-        require_packages()
+    assert "pip install 'ease-cil[serve]'" in refused(ease("serve", "--model", model))
 
 
 class Served:

@@ -59,6 +59,8 @@ class Limits:
         job_seconds: that learning may take.
         waiting: predictions at a time; further ones are told to come again.
         idle_seconds: without a byte of a request that has begun.
+        predict_seconds: that a request for predictions may take to arrive,
+        learn_seconds: and one to learn.
     """
 
     predict_bytes: int = 20 * MB
@@ -70,10 +72,16 @@ class Limits:
     job_seconds: float = 3600.0
     waiting: int = 64
     idle_seconds: float = 30.0
+    predict_seconds: float = 60.0
+    learn_seconds: float = 1800.0
 
     def bytes_of(self, path: str) -> int:
         """How large a request to this path may be."""
         return {"/predict": self.predict_bytes, "/learn": self.learn_bytes}.get(path, JSON_BYTES)
+
+    def seconds_of(self, path: str) -> float:
+        """How long it may take to arrive."""
+        return self.learn_seconds if path == "/learn" else self.predict_seconds
 
 
 class RefusalError(HTTPException):
@@ -218,6 +226,7 @@ class _Exchange:
     def __init__(self, scope: Scope, receive: Receive, send: Send, limits: Limits) -> None:
         self._receive, self._send = receive, send
         self._limit, self._idle = limits.bytes_of(scope["path"]), limits.idle_seconds
+        self._until = time.monotonic() + limits.seconds_of(scope["path"])
         headers = Headers(scope=scope)
         self._received = 0
         self._whole = headers.get("content-length", "0") == "0" and "transfer-encoding" not in headers
@@ -228,7 +237,7 @@ class _Exchange:
         """The next piece of the body, unless it is too much or does not come."""
         if self._whole:
             return await self._receive()
-        message = await self._piece(self._idle)
+        message = await self._piece(min(self._idle, self._until - time.monotonic()))
         if self._received > self._limit:
             raise _too_much(self._limit)
         return message
@@ -238,7 +247,9 @@ class _Exchange:
             message = await asyncio.wait_for(self._receive(), seconds)
         except asyncio.TimeoutError:
             self._whole = True
-            raise RefusalError(408, "the upload stopped before its end: send it again") from None
+            raise RefusalError(
+                408, "the upload stopped or is too slow: send it again, or less of it"
+            ) from None
         self._received += len(message.get("body", b""))
         self._whole = not message.get("more_body", False)
         return message

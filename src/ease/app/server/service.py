@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
@@ -21,7 +22,8 @@ from ease.engine.store import ModelDirectory
 from ease.errors import EaseError
 
 PREFIX = "ease-serve-"
-DECODERS = 4
+DECODERS = min(4, os.cpu_count() or 1)
+"""Threads that decode: each may hold a large photo several times over."""
 
 
 class Service:
