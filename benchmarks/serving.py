@@ -3,7 +3,7 @@
 Starts a real `ease serve` on a small model of glyphs, measures single predictions one after the other, then several
 clients at once while a job learns more classes. Every answer is compared with its generation's offline confidences.
 
-    python benchmarks/serving.py [--clients 4] [--predictions 200] [--input-size 32]
+    python benchmarks/serving.py [--clients 4] [--predictions 200] [--more 20]
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from rich.table import Table
 from ease import Classifier
 from ease.streams.datasets import load_dataset
 
-KNOWN, MORE = 10, 20
+KNOWN = 10
 
 
 @dataclass
@@ -92,12 +92,12 @@ def archive(classes: dict[str, list[np.ndarray]]) -> bytes:
     return buffer.getvalue()
 
 
-def glyphs(per_class: int) -> tuple[dict[str, list[np.ndarray]], list[np.ndarray]]:
+def glyphs(count: int, per_class: int) -> tuple[dict[str, list[np.ndarray]], list[np.ndarray]]:
     """Classes to learn, and images to ask about."""
     data = load_dataset("glyphs", None, per_class)
-    classes: dict[str, list[np.ndarray]] = {f"glyph {c}": [] for c in range(KNOWN + MORE)}
+    classes: dict[str, list[np.ndarray]] = {f"glyph {c}": [] for c in range(count)}
     for i, label in enumerate(data.train.labels.tolist()):
-        if label < KNOWN + MORE:
+        if label < count:
             classes[f"glyph {label}"].append(data.train.image(i).permute(1, 2, 0).numpy())
     asked = [data.test.image(i).permute(1, 2, 0).numpy() for i in range(0, len(data.test), 7)][:60]
     return classes, asked
@@ -160,6 +160,7 @@ def main() -> None:
     words = argparse.ArgumentParser(description="How the server answers, alone and while it learns.")
     words.add_argument("--clients", type=int, default=4)
     words.add_argument("--predictions", type=int, default=200, help="of each client")
+    words.add_argument("--more", type=int, default=20, help="classes that the job learns")
     words.add_argument("--per-class", type=int, default=20, help="images that a class is learned from")
     words.add_argument("--input-size", type=int, default=None)
     options = words.parse_args()
@@ -171,7 +172,7 @@ def main() -> None:
 
 
 def measure(options: Any, work: Path) -> None:
-    classes, asked = glyphs(options.per_class)
+    classes, asked = glyphs(KNOWN + options.more, options.per_class)
     names = list(classes)
     model = Classifier.create(work / "model", augment="gentle", input_size=options.input_size)
     model.learn({name: classes[name] for name in names[:KNOWN]})
@@ -198,7 +199,7 @@ def measure(options: Any, work: Path) -> None:
     table = Table("", "answers", "errors", "p50 ms", "p95 ms", "answers/s")
     table.add_row(*idle.row("1 client, idle"))
     table.add_row(*together.row(f"{options.clients} clients, idle"))
-    table.add_row(*busy.row(f"{options.clients} clients, learning {MORE} classes"))
+    table.add_row(*busy.row(f"{options.clients} clients, learning {options.more} classes"))
     console.print(table)
     console.print(
         f"the job: {told['state']} in {took:.1f} s, generation {told['generation']}; server left with {code}"

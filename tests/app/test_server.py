@@ -828,7 +828,7 @@ class Served:
             answer = self.client.get(path)
             if good(answer):
                 return answer.json()
-            time.sleep(0.05)
+            time.sleep(0.2)
         raise AssertionError(answer.text)
 
 

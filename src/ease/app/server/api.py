@@ -299,7 +299,7 @@ def _learning(app: FastAPI, service: Service) -> None:
     async def learn(request: Request) -> dict[str, Any]:
         """Learn new classes, as a job: the model goes on answering and has them when the job is done."""
         served = service.ready()
-        with service.jobs.reserved() as folder:
+        async with service.jobs.reserved() as folder:
             form = await receive_form(
                 request.headers.get("content-type", ""),
                 request.stream(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -10,13 +11,14 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Protocol
 
+from ease.app.server.answers import JobState
 from ease.app.server.guard import RefusalError, without_paths
 from ease.app.server.model import Model
 from ease.app.server.telemetry import Log, Metrics
@@ -167,8 +169,8 @@ class Jobs:
 
     # --- starting ---------------------------------------------------------------------------------
 
-    @contextmanager
-    def reserved(self) -> Iterator[Path]:
+    @asynccontextmanager
+    async def reserved(self) -> AsyncIterator[Path]:
         """The right to start the next job, and a folder for its images; without `begin` both are given up."""
         with self._lock:
             if self.active:
@@ -179,10 +181,11 @@ class Jobs:
             folder.mkdir(mode=0o700)
             yield folder
         finally:
-            with self._lock:
+            try:
+                if folder.name not in self._jobs:  # thousands of files may take a while
+                    await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+            finally:
                 self._reserved = False
-                if self._running is None or self._running.folder != folder:
-                    shutil.rmtree(folder, ignore_errors=True)
 
     def begin(self, folder: Path, order: Order) -> dict[str, Any]:
         """Start the job whose images lie in this folder."""
@@ -206,8 +209,8 @@ class Jobs:
         write_atomic(folder / "order.json", json.dumps(written).encode(), durable=False)
         running = _Running(job, folder)
         with self._lock:
-            self._jobs[job.id] = job
             self._write(job)
+            self._jobs[job.id] = job
             self._running = running
         threading.Thread(target=self._run, args=(running,), name="job", daemon=True).start()
         return job.shown()
@@ -353,7 +356,8 @@ class Jobs:
                 continue
             try:
                 job = Job(**read_json(path, LINE_BYTES))
-            except (EaseError, TypeError) as error:
+                JobState.model_validate(job.shown())
+            except (EaseError, TypeError, ValueError) as error:
                 self._log.event("error", what=f"the memory of job {path.stem}", error=str(error))
                 continue
             self._jobs[job.id] = job

@@ -6,9 +6,8 @@ import contextlib
 import errno
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import uvicorn
 
@@ -47,9 +46,9 @@ def serve(
     """
     check_token(host, token)
     log = Log()
-    log.take_over("uvicorn", "uvicorn.error", "uvicorn.asgi", "asyncio")
     with (
         contextlib.suppress(KeyboardInterrupt),
+        log.taking_over("uvicorn", "uvicorn.error", "uvicorn.asgi", "asyncio"),
         _leaving_on_sigterm(),
         _bound(host, port) as listening,
         Service(model, weights=weights, host=host, token=token, work=work, limits=limits, log=log) as service,
@@ -78,7 +77,7 @@ def _server(service: Service) -> uvicorn.Server:
 
 
 @contextlib.contextmanager
-def _leaving_on_sigterm() -> Any:
+def _leaving_on_sigterm() -> Iterator[None]:
     """SIGTERM as Ctrl-C: services are stopped that way."""
 
     def leave(*_: object) -> None:

@@ -11,6 +11,7 @@ import traceback
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime, timezone
 from typing import Any, TextIO
 
@@ -37,13 +38,22 @@ class Log:
         detail = "".join(traceback.format_exception(error))
         self.event("error", what=what, error=type(error).__name__, detail=detail)
 
-    def take_over(self, *names: str) -> None:
-        """What libraries log, and warnings, become lines of the same kind."""
-        logging.captureWarnings(True)
-        for name in (*names, "py.warnings"):
-            logger = logging.getLogger(name)
+    @contextmanager
+    def taking_over(self, *names: str) -> Iterator[None]:
+        """Inside the `with`, warnings and what libraries log become lines of the same kind."""
+        loggers = [logging.getLogger(name) for name in (*names, "py.warnings")]
+        before = [(logger.handlers, logger.propagate, logger.level) for logger in loggers]
+        for logger in loggers:
             logger.handlers, logger.propagate = [_Lines(self)], False
             logger.setLevel(logging.WARNING)
+        logging.captureWarnings(True)
+        try:
+            yield
+        finally:
+            logging.captureWarnings(False)
+            for logger, (handlers, propagate, level) in zip(loggers, before, strict=True):
+                logger.handlers, logger.propagate = handlers, propagate
+                logger.setLevel(level)
 
 
 class _Lines(logging.Handler):
