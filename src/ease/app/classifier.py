@@ -189,6 +189,12 @@ class Classifier:
             self._become(*restore_learner(self._directory, self._engine))
         return True
 
+    def renewed(self) -> Classifier:
+        """The directory's current generation as a second object on the same backbone; this one stays what it is."""
+        with making_sense(self._directory):
+            learner, manifest = restore_learner(self._directory, self._engine)
+            return Classifier(ModelDirectory(self.path), self._engine, learner, manifest)
+
     # --- looking ----------------------------------------------------------------------------------
 
     @property
@@ -214,6 +220,14 @@ class Classifier:
     def logits(self, images: Sequence[Any]) -> Tensor:
         """Scores of all classes, [N, C]. For what an image may be, see `predict`."""
         return self._logits(as_image_set(images))
+
+    def pixels(self, images: Sequence[Any]) -> Tensor:
+        """Images as the backbone reads them, [N, 3, s, s]: the same for every generation of a model."""
+        return self._engine.pixels(as_image_set(images))
+
+    def score(self, pixels: Tensor) -> Tensor:
+        """Scores of all classes for images that `pixels` made ready, [N, C]."""
+        return torch.cat([self._learner.logits(part) for part in pixels.split(self._engine.batch_size)])
 
     def predict(self, images: Any, top_k: int = 5) -> list[Prediction]:
         """What the images show.

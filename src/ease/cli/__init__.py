@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from ease import __version__
-from ease.cli import grow, lists, models, paper, runs
+from ease.cli import grow, lists, models, paper, runs, serve
 from ease.errors import EaseError
 
 INTERRUPTED = 130
@@ -45,6 +45,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "rename": grow.rename,
     "forget": grow.forget,
     "rollback": grow.rollback,
+    "serve": serve.serve,
     "run": runs.run,
     "study": runs.study,
     "paper": paper.paper,

@@ -19,6 +19,10 @@ _UNSUPPORTED = (errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK, err
 _held: set[WriterLock] = set()
 
 
+class BusyError(EaseError):
+    """Somebody else is writing: the same wish may be granted later."""
+
+
 class WriterLock:
     """The right to write in one folder. Waits for nobody; may be taken again by the thread that holds it."""
 
@@ -49,8 +53,8 @@ class WriterLock:
         finally:
             self._thread.release()
 
-    def _busy(self) -> EaseError:
-        return EaseError(
+    def _busy(self) -> BusyError:
+        return BusyError(
             f"another process is writing {self.folder}: wait until it ends, or choose another folder"
         )
 
@@ -80,7 +84,7 @@ class WriterLock:
         try:
             os.close(os.open(self.flag, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
         except FileExistsError as error:
-            raise EaseError(
+            raise BusyError(
                 f"another process is writing {self.folder}, or died doing so: if none is, delete {self.flag}"
             ) from error
         except OSError as error:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import threading
-import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -20,6 +18,7 @@ import torch
 
 from ease.config import RunConfig, validated
 from ease.engine.files import read_json
+from ease.engine.processes import begin_work
 from ease.engine.progress import Progress, Quiet
 from ease.errors import EaseError
 from ease.methods.ease import Ease
@@ -152,7 +151,7 @@ class Grid:
         threads = max(1, torch.get_num_threads() // jobs)  # processes that all use all cores would crawl
         with (
             _environment(OMP_NUM_THREADS=str(threads)),
-            ProcessPoolExecutor(jobs, get_context("spawn"), _begin_work, (threads, os.getpid())) as pool,
+            ProcessPoolExecutor(jobs, get_context("spawn"), begin_work, (threads, os.getpid())) as pool,
         ):
             try:
                 for future in as_completed([pool.submit(self._unit, unit) for unit in units]):
@@ -206,20 +205,6 @@ def _units(cells: Sequence[Cell]) -> list[list[Cell]]:
     for cell in cells:
         units.setdefault(cell.shares or cell.name, []).append(cell)
     return list(units.values())
-
-
-def _begin_work(threads: int, parent: int) -> None:
-    """In each process of a pool."""
-    torch.set_num_threads(threads)
-
-    def leave_with_parent() -> None:
-        while os.getppid() == parent:
-            time.sleep(1)
-        os._exit(
-            1
-        )  # killed as it was: nobody would collect what goes on here, and the cells would stay locked
-
-    threading.Thread(target=leave_with_parent, daemon=True).start()
 
 
 @contextmanager

@@ -1,0 +1,445 @@
+"""The routes."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+import time
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import torch
+from fastapi import FastAPI, Query, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
+
+from ease import __version__
+from ease.app.photos import class_name, decode
+from ease.app.server import answers, docs
+from ease.app.server.guard import Guard, RefusalError, refusal
+from ease.app.server.jobs import Order
+from ease.app.server.model import Answer, Served
+from ease.app.server.service import Service
+from ease.app.server.uploads import (
+    Form,
+    Upload,
+    arranged,
+    check_image,
+    placed,
+    read_image,
+    receive_form,
+    unpack,
+)
+from ease.engine.lock import BusyError
+from ease.errors import EaseError
+
+MOST_CLASSES = 1000
+PAGE_KINDS = {
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".svg": "image/svg+xml",
+    ".png": "image/png",
+    ".ico": "image/x-icon",
+    ".woff2": "font/woff2",
+    ".webmanifest": "application/manifest+json",
+}
+_FILE = {"type": "string", "format": "binary"}
+
+
+def make_app(service: Service) -> FastAPI:
+    """The application that speaks for a service, which must be running while requests come in."""
+    app = FastAPI(
+        title="ease",
+        version=__version__,
+        description="A classifier that keeps learning. Images are sent as multipart/form-data; "
+        'errors are {"error": sentence}.',
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        responses={"4XX": {"model": answers.Failure, "description": "refused; one sentence says why"}},
+    )
+    _explain_errors(app, service)
+    _reading(app, service)
+    _predicting(app, service)
+    _learning(app, service)
+    _changing(app, service)
+    _pages(app)
+    app.add_middleware(
+        Guard, limits=service.limits, token=service.token, log=service.log, metrics=service.metrics
+    )
+    return app
+
+
+# --- errors ---------------------------------------------------------------------------------------
+
+
+def _explain_errors(app: FastAPI, service: Service) -> None:
+    @app.exception_handler(HTTPException)
+    async def refused(request: Request, error: HTTPException) -> Response:
+        if isinstance(error, RefusalError):
+            return refusal(error)
+        told = {404: "there is nothing at this address: see /docs", 405: "not this method: see /docs"}
+        sentence = told.get(error.status_code, str(error.detail))
+        return JSONResponse({"error": sentence}, error.status_code, error.headers)
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(request: Request, error: RequestValidationError) -> Response:
+        first = error.errors()[0]
+        where = " ".join(str(part) for part in first["loc"] if part != "body") or "body"
+        return JSONResponse({"error": f"{where}: {first['msg'].lower()}; see /docs"}, 422)
+
+    @app.exception_handler(BusyError)
+    async def busy(request: Request, error: BusyError) -> Response:
+        return JSONResponse({"error": service.plain(error)}, 409)
+
+    @app.exception_handler(EaseError)
+    async def wrong(request: Request, error: EaseError) -> Response:
+        return JSONResponse({"error": service.plain(error)}, 422)
+
+
+# --- reading --------------------------------------------------------------------------------------
+
+
+def _reading(app: FastAPI, service: Service) -> None:
+    @app.get("/healthz", response_model=answers.Health)
+    async def health() -> dict[str, Any]:
+        """Whether the process lives."""
+        return {"status": "ok"}
+
+    @app.get("/readyz", response_model=answers.Ready)
+    async def ready() -> dict[str, Any]:
+        """Whether the model is loaded; 503 until then."""
+        served = service.ready()
+        return {"generation": served.generation, "classes": len(served.classifier.classes)}
+
+    @app.get("/classes", response_model=answers.Classes)
+    async def classes(request: Request) -> dict[str, Any]:
+        """What the model knows, and the history of its learning."""
+        served = service.ready()
+        request.state.generation = served.generation
+        return described(served)
+
+    @app.get("/thumbnails/{class_id}", response_class=Response)
+    async def thumbnail(class_id: int) -> Response:
+        """The small picture of a class (JPEG), if one was kept."""
+        served = service.ready()
+        picture = await asyncio.to_thread(served.classifier.thumbnail, _named(served, class_id))
+        if picture is None:
+            raise RefusalError(404, f"no picture of class {class_id} was kept: learn with thumbnails=true")
+        return Response(picture, media_type="image/jpeg", headers={"Cache-Control": "private, no-cache"})
+
+    @app.get("/metrics", response_class=PlainTextResponse)
+    async def metrics() -> Response:
+        """Figures for Prometheus."""
+        text = service.metrics.text(service.gauges())
+        return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+def described(served: Served) -> dict[str, Any]:
+    """A generation as /classes tells of it."""
+    manifest, history = served.manifest, served.classifier.history
+    kept = manifest.get("kept_images", {})
+    # Learned from the command line by a study, a model has no history: its tasks are all there is.
+    number = _acts(served) if history else {}
+    tasks = [
+        {
+            "task": act,
+            "date": entry.date,
+            "classes": list(entry.classes),
+            "extended": list(entry.extended),
+            "images": entry.images,
+            "held_out": entry.held_out,
+            "accuracy": entry.accuracy,
+            "notes": list(entry.notes),
+        }
+        for act, entry in enumerate(history, start=1)
+    ]
+    return {
+        "generation": served.generation,
+        "backbone": manifest["backbone"]["name"],
+        "passes_per_image": manifest["passes_per_image"],
+        "bytes": sum(entry["size"] for entry in manifest["files"].values()),
+        "calibrated": served.classifier.calibration.calibrated,
+        "classes": [
+            {
+                "id": entry["id"],
+                "name": entry["name"],
+                "task": number.get(entry["task"], entry["task"] + 1),
+                "count": entry["count"],
+            }
+            for entry in manifest["classes"]
+        ],
+        "tasks": tasks if history else _tasks_without_history(manifest),
+        "thumbnails": {"on": bool(kept), "images": {each: f"/thumbnails/{each}" for each in kept}},
+    }
+
+
+def _named(served: Served, class_id: int) -> str:
+    for entry in served.manifest["classes"]:
+        if entry["id"] == class_id:
+            return str(entry["name"])
+    raise RefusalError(404, f"there is no class with id {class_id}: GET /classes lists them")
+
+
+def _acts(served: Served) -> dict[int, int]:
+    """The learner's task -> the act of learning it came from. Acts that only extended classes made no task."""
+    made = [act for act, e in enumerate(served.classifier.history, start=1) if e.classes or not e.extended]
+    return dict(enumerate(made))
+
+
+def _tasks_without_history(manifest: dict[str, Any]) -> list[dict[str, Any]]:
+    tasks: dict[int, dict[str, Any]] = {}
+    for entry in manifest["classes"]:
+        blank = {"task": entry["task"] + 1, "date": manifest["created"], "classes": [], "extended": []}
+        task = tasks.setdefault(
+            entry["task"], {**blank, "images": 0, "held_out": 0, "accuracy": None, "notes": []}
+        )
+        task["classes"].append(entry["name"])
+        task["images"] += entry["count"]
+    return [tasks[task] for task in sorted(tasks)]
+
+
+# --- predicting -----------------------------------------------------------------------------------
+
+
+def _predicting(app: FastAPI, service: Service) -> None:
+    body = _multipart({"image": {"type": "array", "items": _FILE, "description": "one or more images"}})
+
+    @app.post("/predict", response_model=answers.Predictions, openapi_extra=body)
+    async def predict(
+        request: Request,
+        top: int = Query(5, ge=1, le=MOST_CLASSES, description="how many classes to name for each image"),
+    ) -> dict[str, Any]:
+        """What the images show."""
+        started = time.perf_counter()
+        served = service.ready()
+        if not served.classifier.classes:
+            raise RefusalError(409, "the model knows no class yet: let it learn some first (POST /learn)")
+        with service.model.admitted(service.limits.waiting) as free:
+            if not free:
+                raise RefusalError(
+                    503, "too many predictions are waiting: try again in a moment", {"Retry-After": "1"}
+                )
+            uploads, answer = await _predicted(service, served, request, top)
+        request.state.generation, request.state.images = answer.served.generation, len(uploads)
+        service.metrics.predicted(len(uploads), time.perf_counter() - started)
+        return {
+            "generation": answer.served.generation,
+            "calibrated": answer.served.classifier.calibration.calibrated,
+            "predictions": [
+                {
+                    "file": upload.name,
+                    "unknown": found.unknown,
+                    "is_unknown": found.is_unknown,
+                    "classes": [
+                        {"name": name, "confidence": confidence}
+                        for name, confidence in zip(found.names, found.confidences, strict=True)
+                    ],
+                }
+                for upload, found in zip(uploads, answer.predictions, strict=True)
+            ],
+        }
+
+
+async def _predicted(
+    service: Service, served: Served, request: Request, top: int
+) -> tuple[list[Upload], Answer]:
+    loop, folder = asyncio.get_running_loop(), Path(tempfile.mkdtemp(dir=service.uploads))
+    try:
+        form = await receive_form(
+            request.headers.get("content-type", ""),
+            request.stream(),
+            folder,
+            files={"image": service.limits.predict_files},
+            threads=service.decoders,
+        )
+        if not form.files:
+            raise RefusalError(422, "there is no image in the request: send parts named 'image'")
+
+        def prepared(upload: Upload) -> torch.Tensor:
+            image = decode(read_image(upload, service.limits.pixels), upload.name[:120])
+            return served.classifier.pixels([image])
+
+        with service.model.decoding():
+            # In turn, not at once: a decoded photo is large, what the model reads of it is small.
+            pixels = [await loop.run_in_executor(service.decoders, prepared, each) for each in form.files]
+        return form.files, await asyncio.wrap_future(service.model.submit(torch.cat(pixels), top))
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+# --- learning -------------------------------------------------------------------------------------
+
+
+def _learning(app: FastAPI, service: Service) -> None:
+    body = _multipart(
+        {
+            "archive": {**_FILE, "description": "a zip of class folders, instead of images"},
+            "image": {"type": "array", "items": _FILE, "description": "images whose filename is CLASS/FILE"},
+            "name": {"type": "string", "description": "the class of images whose filename has no folder"},
+            "extend": {
+                "type": "boolean",
+                "default": False,
+                "description": "classes known already get more images",
+            },
+            "unreadable": {"enum": ["refuse", "skip"], "default": "refuse", "description": "damaged images"},
+            "thumbnails": {
+                "type": "boolean",
+                "default": False,
+                "description": "keep one small picture of each new class",
+            },
+        }
+    )
+
+    @app.post("/learn", response_model=answers.Accepted, status_code=202, openapi_extra=body)
+    async def learn(request: Request) -> dict[str, Any]:
+        """Learn new classes, as a job: the model goes on answering and has them when the job is done."""
+        served = service.ready()
+        with service.jobs.reserved() as folder:
+            form = await receive_form(
+                request.headers.get("content-type", ""),
+                request.stream(),
+                folder,
+                files={"archive": 1, "image": service.limits.learn_files},
+                fields=("name", "extend", "unreadable", "thumbnails"),
+                threads=service.decoders,
+            )
+            order = await asyncio.to_thread(_order, service, served, form, folder)
+            request.state.images = sum(map(len, order.images.values()))
+            job = await asyncio.to_thread(service.jobs.begin, folder, order)
+        return {"job": job["id"], "state": job["state"]}
+
+    @app.get("/jobs", response_model=answers.JobList)
+    async def jobs() -> dict[str, Any]:
+        """All jobs, the newest first."""
+        return {"jobs": service.jobs.all()}
+
+    @app.get("/jobs/{job}", response_model=answers.JobState)
+    async def one(job: str) -> dict[str, Any]:
+        """One job."""
+        return service.jobs.one(job)
+
+    @app.post("/jobs/{job}/cancel", response_model=answers.JobState)
+    async def cancel(job: str) -> dict[str, Any]:
+        """End a job; one that has ended stays as it is."""
+        return await asyncio.to_thread(service.jobs.cancel, job)
+
+
+def _order(service: Service, served: Served, form: Form, folder: Path) -> Order:
+    """What a form asks for, checked as far as can be without learning."""
+    extend, unreadable = _flag(form, "extend"), form.fields.get("unreadable", "refuse")
+    if unreadable not in ("refuse", "skip"):
+        raise RefusalError(422, "field 'unreadable' must be refuse or skip")
+    archives = [upload for upload in form.files if upload.part == "archive"]
+    uploads = [upload for upload in form.files if upload.part == "image"]
+    if archives and uploads:
+        raise RefusalError(422, "send either one 'archive' or parts named 'image', not both")
+    if archives:
+        uploads = unpack(archives[0].path, folder, service.limits)
+        archives[0].path.unlink()
+    classes = arranged(uploads, form.fields.get("name"))
+    again = [name for name in classes if name in served.classifier.classes]
+    if again and not extend:
+        raise RefusalError(
+            409,
+            f"class '{again[0]}' is known already: choose another name, or send extend=true to add images",
+        )
+    images = [upload for own in classes.values() for upload in own]
+    for _ in service.decoders.map(
+        lambda upload: check_image(upload, service.limits.pixels, unreadable == "refuse"), images
+    ):
+        pass
+    found = placed(classes, folder / "images")
+    return Order(folder / "images", found, extend, unreadable, _flag(form, "thumbnails"))
+
+
+def _flag(form: Form, name: str) -> bool:
+    value = form.fields.get(name, "false").strip().lower()
+    if value not in ("true", "false"):
+        raise RefusalError(422, f"field '{name}' must be true or false")
+    return value == "true"
+
+
+# --- changing -------------------------------------------------------------------------------------
+
+
+def _changing(app: FastAPI, service: Service) -> None:
+    def check_idle() -> None:
+        service.ready()
+        if service.jobs.active:
+            raise RefusalError(409, "a job is learning: wait until it ends, or cancel it")
+
+    @app.delete("/classes/{class_id}", response_model=answers.Forgotten)
+    async def forget(class_id: int) -> dict[str, Any]:
+        """Forget a class; earlier generations, which would still hold it, go too."""
+        check_idle()
+        name = _named(service.ready(), class_id)
+        gone = await asyncio.to_thread(service.model.change, lambda model: model.forget(name))
+        return {"generation": gone.generation, "name": gone.name, "moved": gone.moved}
+
+    @app.patch("/classes/{class_id}", response_model=answers.Renamed)
+    async def rename(class_id: int, wish: answers.Rename) -> dict[str, Any]:
+        """Give a class another name."""
+        check_idle()
+        old = _named(service.ready(), class_id)
+        name = class_name(wish.name)
+        if name in set(service.ready().classifier.classes) - {old}:
+            raise RefusalError(409, f"there is a class '{name}' already: choose another name")
+        await asyncio.to_thread(service.model.change, lambda model: model.rename(old, name))
+        return {"generation": service.ready().generation, "name": _named(service.ready(), class_id)}
+
+    @app.post("/rollback", response_model=answers.Ready)
+    async def rollback(wish: answers.Rollback) -> dict[str, Any]:
+        """Become an earlier generation again; a later one can be had back the same way."""
+        check_idle()
+        known = service.ready().classifier.generations()
+        if wish.generation not in known:
+            numbers = ", ".join(map(str, known))
+            raise RefusalError(404, f"there is no generation {wish.generation}: known: {numbers}")
+        await asyncio.to_thread(service.model.change, lambda model: model.rollback(wish.generation))
+        served = service.ready()
+        return {"generation": served.generation, "classes": len(served.classifier.classes)}
+
+
+# --- pages ----------------------------------------------------------------------------------------
+
+
+def _pages(app: FastAPI) -> None:
+    known = _page_files()
+    text = docs.page(app.openapi())
+
+    @app.get("/docs", include_in_schema=False)
+    async def documentation() -> Response:
+        return HTMLResponse(text, headers={"Content-Security-Policy": docs.POLICY})
+
+    def file(name: str) -> Response:
+        if name not in known:
+            raise RefusalError(404, "there is no such file: see /docs")
+        return Response(
+            known[name], media_type=PAGE_KINDS[Path(name).suffix], headers={"Cache-Control": "no-cache"}
+        )
+
+    @app.get("/", include_in_schema=False)
+    async def index() -> Response:
+        return file("index.html")
+
+    @app.get("/assets/{name}", include_in_schema=False)
+    async def asset(name: str) -> Response:
+        return file(name)
+
+
+def _page_files() -> dict[str, bytes]:
+    """The page's files by name: read once, so that no request reaches the disk."""
+    folder = files("ease.app").joinpath("page")
+    if not folder.is_dir():
+        return {}
+    return {f.name: f.read_bytes() for f in folder.iterdir() if Path(f.name).suffix in PAGE_KINDS}
+
+
+def _multipart(properties: dict[str, Any]) -> dict[str, Any]:
+    schema = {"type": "object", "properties": properties}
+    return {"requestBody": {"required": True, "content": {"multipart/form-data": {"schema": schema}}}}

@@ -1,0 +1,393 @@
+"""Learning as jobs: one at a time, each in a process of its own, remembered across restarts."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any, Protocol
+
+from ease.app.server.guard import RefusalError, without_paths
+from ease.app.server.model import Model
+from ease.app.server.telemetry import Log, Metrics
+from ease.engine.files import make_folder, read_json, remove, write_atomic, write_json
+from ease.engine.store import ModelDirectory
+from ease.errors import EaseError
+
+KEPT = 200
+"""Jobs that are remembered."""
+GRACE = 5.0
+"""Seconds between asking a process to end and ending it."""
+LINE_BYTES = 1 << 20
+
+_ID = re.compile(r"[0-9]{8}-[0-9]{6}-[0-9a-f]{6}")
+ENDED = ("done", "failed", "cancelled", "interrupted")
+
+
+@dataclass(frozen=True)
+class Order:
+    """What shall be learned: files by class, relative to `folder`, and how."""
+
+    folder: Path
+    images: Mapping[str, list[str]]
+    extend: bool
+    unreadable: str
+    thumbnails: bool
+
+
+@dataclass
+class Job:
+    """One act of learning, from the wish to its end."""
+
+    id: str
+    created: str
+    classes: list[str]
+    state: str = "queued"
+    progress: float = 0.0
+    message: str = "waiting for its process"
+    base: int = 0
+    generation: int | None = None
+    learned: dict[str, Any] | None = None
+    error: str | None = None
+    ended: str | None = None
+
+    def shown(self) -> dict[str, Any]:
+        """As people see it."""
+        return {key: value for key, value in asdict(self).items() if key != "base"}
+
+
+class Process(Protocol):
+    """What a started `learning` looks like from here; `subprocess.Popen` is one."""
+
+    stdout: Any
+    returncode: Any
+
+    def terminate(self) -> None: ...
+
+    def kill(self) -> None: ...
+
+    def wait(self) -> int: ...
+
+
+Start = Callable[[Path], Process]
+"""The path of an order -> the process that carries it out."""
+
+
+def start_process(order: Path) -> Process:
+    """A new interpreter: forking one that has torch's threads would be asking for trouble."""
+    threads = str(json.loads(order.read_text(encoding="utf-8"))["threads"])
+    environment = {key: value for key, value in os.environ.items() if key != "EASE_TOKEN"}
+    return subprocess.Popen(
+        [sys.executable, "-m", "ease.app.server.learning", str(order), str(os.getpid())],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env={**environment, "OMP_NUM_THREADS": threads},
+        start_new_session=True,  # Ctrl-C is for the server, which ends its job itself
+    )
+
+
+@dataclass
+class _Running:
+    job: Job
+    folder: Path
+    process: Process | None = None
+    wanted: str | None = None
+    """How it was asked to end: cancelled, interrupted, or failed because its time was up."""
+    why: str = ""
+    over: threading.Event = field(default_factory=threading.Event)
+
+
+class Jobs:
+    """The jobs of one model.
+
+    Args:
+        model: what learns.
+        book: folder in which jobs are remembered.
+        work: folder for images of jobs.
+        weights: the backbone's file.
+        seconds: that a job may take.
+        threads: of a job.
+        log: a line per change of a job's state.
+        metrics: counted there.
+        start: how a process is started.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        book: Path,
+        work: Path,
+        *,
+        weights: Path | None,
+        seconds: float,
+        threads: int,
+        log: Log,
+        metrics: Metrics,
+        start: Start = start_process,
+    ) -> None:
+        self._model, self._book, self._work, self._weights = model, book, work, weights
+        self._seconds, self._threads, self._start = seconds, threads, start
+        self._log, self._metrics = log, metrics
+        self._lock = threading.RLock()
+        self._jobs: dict[str, Job] = {}
+        self._reserved = False
+        self._running: _Running | None = None
+        make_folder(work)
+        self._recall()
+
+    # --- looking ----------------------------------------------------------------------------------
+
+    def all(self) -> list[dict[str, Any]]:
+        """Every job, the newest first."""
+        with self._lock:
+            return [job.shown() for job in reversed(self._jobs.values())]
+
+    def one(self, job_id: str) -> dict[str, Any]:
+        """The job of this id."""
+        with self._lock:
+            if job_id not in self._jobs:
+                raise RefusalError(404, "there is no such job: GET /jobs lists them")
+            return self._jobs[job_id].shown()
+
+    @property
+    def active(self) -> bool:
+        """Whether one is queued or running, or on its way in."""
+        return self._reserved or self._running is not None
+
+    # --- starting ---------------------------------------------------------------------------------
+
+    @contextmanager
+    def reserved(self) -> Iterator[Path]:
+        """The right to start the next job, and a folder for its images; without `begin` both are given up."""
+        with self._lock:
+            if self.active:
+                raise RefusalError(409, "a job is on its way already: wait until it ends, or cancel it")
+            self._reserved = True
+        folder = self._work / f"{datetime.now(timezone.utc):%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
+        try:
+            folder.mkdir(mode=0o700)
+            yield folder
+        finally:
+            with self._lock:
+                self._reserved = False
+                if self._running is None or self._running.folder != folder:
+                    shutil.rmtree(folder, ignore_errors=True)
+
+    def begin(self, folder: Path, order: Order) -> dict[str, Any]:
+        """Start the job whose images lie in this folder."""
+        served = self._model.served
+        job = Job(
+            id=folder.name,
+            created=_now(),
+            classes=list(order.images),
+            base=0 if served is None else served.generation,
+        )
+        written = {
+            "model": str(self._model.path),
+            "weights": None if self._weights is None else str(self._weights),
+            "folder": str(order.folder),
+            "images": dict(order.images),
+            "extend": order.extend,
+            "unreadable": order.unreadable,
+            "thumbnails": order.thumbnails,
+            "threads": self._threads,
+        }
+        write_atomic(folder / "order.json", json.dumps(written).encode(), durable=False)
+        running = _Running(job, folder)
+        with self._lock:
+            self._jobs[job.id] = job
+            self._write(job)
+            self._running = running
+        threading.Thread(target=self._run, args=(running,), name="job", daemon=True).start()
+        return job.shown()
+
+    # --- ending -----------------------------------------------------------------------------------
+
+    def cancel(self, job_id: str) -> dict[str, Any]:
+        """End this job, if it has not ended; the job as it is then."""
+        self.one(job_id)
+        self._end(job_id, "cancelled", "it was cancelled: the model is as it was before")
+        return self.one(job_id)
+
+    def stop(self) -> None:
+        """End what is running: the server is leaving."""
+        running = self._running
+        if running is not None:
+            why = "the server was stopped while it was learning: the model is as it was, start it again"
+            self._end(running.job.id, "interrupted", why)
+
+    def _end(self, job_id: str, state: str, why: str, wait: bool = True) -> None:
+        with self._lock:
+            running = self._running
+            if running is None or running.job.id != job_id:
+                return
+            if running.wanted is None:
+                running.wanted, running.why = state, why
+            process = running.process
+        if process is not None:
+            process.terminate()
+        if wait and not running.over.wait(GRACE):
+            if running.process is not None:
+                running.process.kill()
+            running.over.wait(GRACE)
+
+    # --- the thread beside the process ------------------------------------------------------------
+
+    def _run(self, running: _Running) -> None:
+        job, told = running.job, {}
+        clock = threading.Timer(self._seconds, self._too_long, (job.id,))
+        clock.daemon = True
+        try:
+            clock.start()
+            with self._lock:
+                if running.wanted is None:
+                    running.process = self._start(running.folder / "order.json")
+                    self._become(job, "running", message="starting")
+            if running.process is not None:
+                told = self._listen(running)
+                running.process.wait()
+        except Exception as error:
+            self._log.failure(f"job {job.id}", error)
+            told = {"error": "its process could not be started: look at the server's log"}
+        finally:
+            clock.cancel()
+            shutil.rmtree(running.folder, ignore_errors=True)
+            try:
+                self._conclude(running, told)
+            finally:
+                with self._lock:
+                    self._running = None
+                running.over.set()
+
+    def _listen(self, running: _Running) -> dict[str, Any]:
+        """Follow what the process tells; its last word."""
+        assert running.process is not None
+        last: dict[str, Any] = {}
+        while line := running.process.stdout.readline(LINE_BYTES):
+            with suppress(ValueError):
+                said = json.loads(line)
+                if "progress" in said:
+                    running.job.progress = float(said["progress"])
+                    running.job.message = self._plain(str(said["message"]))
+                else:
+                    last = said
+        return last
+
+    def _too_long(self, job_id: str) -> None:
+        why = f"it took longer than {self._seconds:.0f} seconds: send fewer images, or raise --job-seconds"
+        self._end(job_id, "failed", why)
+
+    def _conclude(self, running: _Running, told: dict[str, Any]) -> None:
+        job = running.job
+        learned = told.get("learned") or _learned_since(self._model.path, job)
+        if learned is not None:
+            self._swap(job)
+            notes = [self._plain(str(note)) for note in learned.get("notes", [])]
+            self._become(
+                job,
+                "done",
+                message="learned",
+                progress=1.0,
+                generation=learned["generation"],
+                learned={**learned, "notes": notes},
+            )
+        elif "error" in told:
+            if "detail" in told:
+                self._log.event("error", what=f"job {job.id}", detail=told["detail"])
+            self._become(job, "failed", message="failed", error=self._plain(told["error"]))
+        elif running.wanted is not None:
+            self._become(job, running.wanted, message=running.wanted, error=running.why)
+        else:
+            code = running.process.returncode if running.process is not None else None
+            why = f"its process ended unexpectedly (code {code}), perhaps because memory was short: try again"
+            self._become(job, "failed", message="failed", error=why)
+
+    def _swap(self, job: Job) -> None:
+        """Whoever sees the job done is answered by what it learned."""
+        try:
+            self._model.refresh()
+        except Exception as error:
+            self._log.failure(f"serving what job {job.id} learned", error)
+
+    def _plain(self, text: str) -> str:
+        return without_paths(text, {str(self._model.path): self._model.path.name})
+
+    def _become(self, job: Job, state: str, **fields: Any) -> None:
+        with self._lock:
+            for key, value in fields.items():
+                setattr(job, key, value)
+            job.ended = _now() if state in ENDED else None
+            job.state = state
+            try:
+                self._write(job)
+            except EaseError as error:
+                self._log.failure(f"remembering job {job.id}", error)
+        if state in ENDED:
+            self._metrics.job(state)
+        self._log.event("job", id=job.id, state=state, generation=job.generation, error=job.error)
+
+    # --- remembering ------------------------------------------------------------------------------
+
+    def _write(self, job: Job) -> None:
+        write_json(self._book / f"{job.id}.json", asdict(job))
+        while len(self._jobs) > KEPT:
+            oldest = next(iter(self._jobs))
+            del self._jobs[oldest]
+            remove(self._book / f"{oldest}.json")
+
+    def _recall(self) -> None:
+        """The jobs of earlier servers. One that had not ended was interrupted, unless its very last step was done."""
+        for path in sorted(self._book.glob("*.json")):
+            if not _ID.fullmatch(path.stem):
+                continue
+            try:
+                job = Job(**read_json(path, LINE_BYTES))
+            except (EaseError, TypeError) as error:
+                self._log.event("error", what=f"the memory of job {path.stem}", error=str(error))
+                continue
+            self._jobs[job.id] = job
+            if job.state in ENDED:
+                continue
+            learned = _learned_since(self._model.path, job)
+            if learned is not None:
+                self._become(
+                    job,
+                    "done",
+                    message="learned",
+                    progress=1.0,
+                    generation=learned["generation"],
+                    learned=learned,
+                )
+            else:
+                why = "the server ended while it was learning: the model is as it was, start it again"
+                self._become(job, "interrupted", message="interrupted", error=why)
+
+
+def _learned_since(model: Path, job: Job) -> dict[str, Any] | None:
+    """What this job learned, if its generation is there: a process may end between its work and its report."""
+    with suppress(EaseError):
+        history = ModelDirectory(model).manifest().get("history") or []
+        entry = history[-1] if history else {}
+        names = {*entry.get("classes", ()), *entry.get("extended", ())}
+        if (
+            entry.get("generation", 0) > job.base
+            and names == set(job.classes)
+            and entry["date"] >= job.created
+        ):
+            return dict(entry)
+    return None
+
+
+def _now() -> str:
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")

@@ -1,0 +1,117 @@
+"""The process behind `ease serve`."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import signal
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+
+from ease.app.server.api import make_app
+from ease.app.server.guard import Limits, check_token
+from ease.app.server.service import Service
+from ease.app.server.telemetry import Log
+from ease.errors import EaseError
+
+GRACE = 5
+"""Seconds that requests under way get when the server is asked to leave."""
+
+
+def serve(
+    model: Path,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    token: str | None = None,
+    weights: Path | None = None,
+    work: Path | None = None,
+    limits: Limits | None = None,
+    announce: Callable[[str], None] = print,
+) -> None:
+    """Serve a model until somebody stops it (Ctrl-C, or SIGTERM): then a running job ends and nothing is half done.
+
+    Args:
+        model: the model directory.
+        host: where to listen; only this machine by default.
+        port: where to listen; 0 takes a free one.
+        token: what changes need; required where other machines can reach the host.
+        weights: the backbone's file, if it is not the embedded one.
+        work: where uploads are held for as long as they are needed.
+        limits: of requests and jobs.
+        announce: gets one line with the address.
+    """
+    check_token(host, token)
+    log = Log()
+    log.take_over("uvicorn", "uvicorn.error", "uvicorn.asgi", "asyncio")
+    with (
+        contextlib.suppress(KeyboardInterrupt),
+        _leaving_on_sigterm(),
+        _bound(host, port) as listening,
+        Service(model, weights=weights, host=host, token=token, work=work, limits=limits, log=log) as service,
+    ):
+        server = _server(service)
+        service.model.when_failed = lambda: setattr(server, "should_exit", True)
+        if service.model.failure is None:
+            announce(f"serving {model} at {_address(listening)} (Ctrl-C ends it)")
+            server.run(sockets=[listening])
+        if service.model.failure is not None:
+            raise service.model.failure
+
+
+def _server(service: Service) -> uvicorn.Server:
+    config = uvicorn.Config(
+        make_app(service),
+        lifespan="off",
+        ws="none",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_graceful_shutdown=GRACE,
+    )
+    return uvicorn.Server(config)
+
+
+@contextlib.contextmanager
+def _leaving_on_sigterm() -> Any:
+    """SIGTERM as Ctrl-C: services are stopped that way."""
+
+    def leave(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    """A socket that listens there; taken early, so that a wrong port is told at once."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+    except (OSError, OverflowError) as error:
+        raise EaseError(f"host {host} is not known here ({error}): choose another with --host") from error
+    listening = socket.socket(family, kind, protocol)
+    try:
+        if hasattr(socket, "SO_REUSEADDR") and not hasattr(socket, "SO_EXCLUSIVEADDRUSE"):
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(address)
+        listening.listen(128)
+    except OSError as error:
+        listening.close()
+        taken = "is taken" if error.errno == errno.EADDRINUSE else f"cannot be used ({error.strerror})"
+        raise EaseError(f"port {port} on {host} {taken}: choose another with --port") from error
+    return listening
+
+
+def _address(listening: socket.socket) -> str:
+    host, port = listening.getsockname()[:2]
+    return f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"

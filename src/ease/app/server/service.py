@@ -1,0 +1,149 @@
+"""Everything that runs while a model is served, whatever speaks to it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ease.app.server.guard import Limits, RefusalError, check_token, without_paths
+from ease.app.server.jobs import Jobs, Start, start_process
+from ease.app.server.model import Model, Served
+from ease.app.server.telemetry import Log, Metrics, resident_bytes
+from ease.engine.files import make_folder, read_json, write_json
+from ease.engine.lock import BusyError, WriterLock
+from ease.engine.store import ModelDirectory
+from ease.errors import EaseError
+
+PREFIX = "ease-serve-"
+DECODERS = min(4, os.cpu_count() or 1)
+"""Threads that decode: each may hold a large photo several times over."""
+
+
+class Service:
+    """A model that is served; a context manager around its life.
+
+    Beside the model lies MODEL.jobs: what jobs there were, and where the images of a server that was killed lie.
+
+    Args:
+        model: the model directory.
+        weights: the backbone's file, if it is not the embedded one.
+        host: where it will be bound.
+        token: what changes need; without one the host must be this machine.
+        work: where uploads are held for as long as they are needed; the system's place for temporary files by default.
+        limits: of requests and jobs.
+        log: where events are told.
+        start: how the process of a job is started.
+    """
+
+    def __init__(
+        self,
+        model: Path,
+        *,
+        weights: Path | None = None,
+        host: str = "127.0.0.1",
+        token: str | None = None,
+        work: Path | None = None,
+        limits: Limits | None = None,
+        log: Log | None = None,
+        start: Start = start_process,
+    ) -> None:
+        check_token(host, token)
+        self.path = model.resolve()
+        self.token, self.limits = token, limits or Limits()
+        self.log, self.metrics = log or Log(), Metrics()
+        self._weights = None if weights is None else weights.resolve()
+        self._work, self._start = work, start
+        self._life = contextlib.ExitStack()
+        self.book = self.path.with_name(f"{self.path.name}.jobs")
+
+    def __enter__(self) -> Service:
+        ModelDirectory(self.path).manifest()  # a wrong path is told before anything is made
+        with contextlib.ExitStack() as life:
+            self._claim(life)
+            self.folder = self._own_folder()
+            life.callback(shutil.rmtree, self.folder, ignore_errors=True)
+            self.uploads = self.folder / "predict"
+            make_folder(self.uploads)
+            self.decoders = ThreadPoolExecutor(DECODERS, "decode")
+            life.callback(self.decoders.shutdown)
+            self.model = Model(self.path, self._weights, log=self.log, metrics=self.metrics)
+            self.jobs = Jobs(
+                self.model,
+                self.book,
+                self.folder / "jobs",
+                weights=self._weights,
+                seconds=self.limits.job_seconds,
+                threads=max(1, torch.get_num_threads() - 1),
+                log=self.log,
+                metrics=self.metrics,
+                start=self._start,
+            )
+            self.model.start()
+            life.callback(self.model.stop)
+            life.callback(self.jobs.stop)
+            self._life = life.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._life.close()
+
+    def _claim(self, life: contextlib.ExitStack) -> None:
+        """One server per model: a second one would clear away what the first is learning from."""
+        try:
+            life.enter_context(WriterLock(self.book).hold())
+        except BusyError as error:
+            raise EaseError(f"another server is serving {self.path}: stop it first, or use it") from error
+
+    def _own_folder(self) -> Path:
+        """A new private folder, written down so that the next server can clear it away if this one is killed."""
+        record = self.book / "work.json"
+        with contextlib.suppress(EaseError, KeyError, TypeError, OSError):
+            left = Path(read_json(record)["folder"])
+            if left.name.startswith(PREFIX) and left.is_dir() and not left.is_symlink():
+                shutil.rmtree(left, ignore_errors=True)
+        try:
+            if self._work is not None:
+                make_folder(self._work)
+            folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=self._work)).resolve()
+        except OSError as error:
+            raise EaseError(f"cannot make a folder for uploads ({error}): choose one with --work") from error
+        try:
+            write_json(record, {"folder": str(folder)})
+        except BaseException:
+            folder.rmdir()
+            raise
+        return folder
+
+    def ready(self) -> Served:
+        """The generation that answers now."""
+        served = self.model.served
+        if served is None:
+            raise RefusalError(503, "the model is being loaded: try again in a moment", {"Retry-After": "1"})
+        return served
+
+    def plain(self, error: EaseError) -> str:
+        """An error's line without places of this machine."""
+        known = {str(self.path): self.path.name}
+        if self._weights is not None:
+            known[str(self._weights)] = self._weights.name
+        return without_paths(str(error), known)
+
+    def gauges(self) -> dict[str, tuple[str, float]]:
+        """Figures of this moment."""
+        served = self.model.served
+        found: dict[str, tuple[str, Any]] = {
+            "ease_ready": ("1 once the model is loaded", served is not None),
+            "ease_predictions_waiting": ("requests for predictions not answered yet", self.model.waiting),
+            "ease_resident_bytes": ("memory of the server", resident_bytes()),
+        }
+        if served is not None:
+            found["ease_generation"] = ("of the model that answers", served.generation)
+            found["ease_classes"] = ("that it knows", len(served.classifier.classes))
+        return {name: (about, float(value)) for name, (about, value) in found.items()}

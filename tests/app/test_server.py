@@ -1,0 +1,877 @@
+"""The server as its clients see it: right requests, wrong ones, and hard ends."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import stat
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+from starlette.testclient import TestClient
+
+from ease import Classifier
+from ease.app.server import learning
+from ease.app.server.api import make_app
+from ease.app.server.guard import Limits, RefusalError, is_loopback, without_paths
+from ease.app.server.service import Service
+from ease.app.server.telemetry import Log
+from ease.app.server.uploads import Upload, arranged, placed, unpack
+from ease.engine.store import ModelDirectory
+from ease.errors import EaseError
+from tests.app.conftest import Digits
+from tests.test_cli import ease, refused
+
+TOKEN = "correct-horse-battery"
+ROOM = Limits(predict_bytes=2_000_000, learn_bytes=2_000_000, learn_files=40, unpacked_bytes=200_000)
+
+
+# --- a small world --------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def pictures(digits: Digits) -> dict[str, list[np.ndarray]]:
+    """12 images of each digit."""
+    return {f"d{name}": own for name, own in digits(*"0123456789", count=12).items()}
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory, pictures: dict[str, list[np.ndarray]]) -> Path:
+    """A model of four digits. Its later trainings never end; with so few images per class there was none yet."""
+    path = tmp_path_factory.mktemp("served") / "model"
+    model = Classifier.create(
+        path, input_size=16, augment="gentle", settings={"epochs": 1_000_000, "rank": 4}
+    )
+    model.learn({name: pictures[name][:4] for name in ("d0", "d1")})
+    model.learn({name: pictures[name][:4] for name in ("d2", "d3")})
+    return path
+
+
+@pytest.fixture
+def model(original: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(original, tmp_path / "model"))
+
+
+class InThread:
+    """Learns as the process would, without the seconds that a new interpreter takes to load torch."""
+
+    def __init__(self, order: Path) -> None:
+        reading, writing = os.pipe()
+        self.stdout, self.returncode = os.fdopen(reading, "rb"), 0
+        self._order = json.loads(order.read_text())
+        self._thread = threading.Thread(target=self._work, args=(os.fdopen(writing, "w"),))
+        self._thread.start()
+
+    def _work(self, lines: Any) -> None:
+        before = Path.cwd()
+        os.chdir(self._order["folder"])
+        try:
+            with lines:
+                learning.learn(self._order, lambda line: print(json.dumps(line), file=lines, flush=True))
+        finally:
+            os.chdir(before)
+
+    def terminate(self) -> None: ...
+
+    def kill(self) -> None: ...
+
+    def wait(self) -> int:
+        self._thread.join()
+        return 0
+
+
+def script(text: str) -> Callable[[Path], Any]:
+    """A process that does something else than learning."""
+    return lambda order: subprocess.Popen([sys.executable, "-S", "-c", text], stdout=subprocess.PIPE)
+
+
+ENDLESS = script("import time; time.sleep(60)")
+
+
+class World:
+    """A service with a client, and what it logged."""
+
+    def __init__(self, service: Service, client: TestClient, lines: io.StringIO) -> None:
+        self.service, self.client, self.lines = service, client, lines
+
+    def get(self, path: str) -> Any:
+        answer = self.client.get(path)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    def job(
+        self, job_id: str, until: tuple[str, ...] = ("done", "failed", "cancelled", "interrupted")
+    ) -> Any:
+        for _ in range(3000):
+            job = self.get(f"/jobs/{job_id}")
+            if job["state"] in until:
+                return job
+            time.sleep(0.02)
+        raise AssertionError(job)
+
+    def learn(self, files: list[tuple[str, tuple[str, bytes]]], **fields: str) -> Any:
+        return self.client.post("/learn", files=files, data=fields)
+
+    def events(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.lines.getvalue().splitlines()]
+
+    def litter(self) -> list[str]:
+        """Files of uploads that still lie about."""
+        return [str(path) for path in self.service.folder.rglob("*") if path.is_file()]
+
+
+@contextmanager
+def serving(model: Path, host: str = "127.0.0.1", **options: Any) -> Iterator[World]:
+    lines = io.StringIO()
+    options = {"start": InThread, "limits": ROOM, "log": Log(lines), **options}
+    with ExitStack() as stack:
+        service = stack.enter_context(Service(model, **options))
+        client = stack.enter_context(
+            TestClient(make_app(service), base_url=f"http://{host}", raise_server_exceptions=False)
+        )
+        for _ in range(3000):
+            if client.get("/readyz").status_code == 200:
+                break
+            assert service.model.failure is None
+            time.sleep(0.01)
+        yield World(service, client, lines)
+
+
+def png(pixels: np.ndarray) -> bytes:
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def zipped(members: dict[str, bytes]) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+    return buffer.getvalue()
+
+
+def bomb() -> bytes:
+    """A PNG of 20,000 x 20,000 pixels in a few bytes."""
+
+    def chunk(kind: bytes, content: bytes) -> bytes:
+        return (
+            struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+        )
+
+    header = struct.pack(">IIBBBBB", 20_000, 20_000, 8, 2, 0, 0, 0)
+    data = zlib.compress(bytes(10_000))
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", data) + chunk(b"IEND", b"")
+
+
+def images(*pixels: np.ndarray, name: str = "{}.png") -> list[tuple[str, tuple[str, bytes]]]:
+    return [("image", (name.format(i), png(each))) for i, each in enumerate(pixels)]
+
+
+def sentence(answer: Any, status: int) -> str:
+    """The one sentence of a refusal, which tells nothing of this machine."""
+    assert answer.status_code == status, answer.text
+    assert list(answer.json()) == ["error"]
+    text = str(answer.json()["error"])
+    assert text
+    assert "\n" not in text
+    assert "Traceback" not in text
+    assert "/tmp" not in text
+    return text
+
+
+def state_of(model: Path) -> dict[str, bytes]:
+    """Every byte of a model directory."""
+    return {str(p.relative_to(model)): p.read_bytes() for p in sorted(model.rglob("*")) if p.is_file()}
+
+
+def check_same_as_offline(found: Any, path: Path, pixels: list[np.ndarray]) -> None:
+    check_same_as(Classifier.open(path), found, pixels)
+
+
+def check_same_as(offline: Classifier, found: Any, pixels: list[np.ndarray]) -> None:
+    assert found["generation"] == offline.generation
+    for got, expected in zip(found["predictions"], offline.predict(pixels, top_k=99), strict=True):
+        sure = {one["name"]: one["confidence"] for one in got["classes"]}
+        assert sure == pytest.approx(dict(zip(expected.names, expected.confidences, strict=True)), abs=1e-5)
+        assert got["is_unknown"] == expected.is_unknown
+        assert got["unknown"] == pytest.approx(expected.unknown, abs=1e-5)
+
+
+# --- predicting -----------------------------------------------------------------------------------
+
+
+def test_a_prediction_is_what_the_model_says_offline(
+    model: Path, pictures: dict[str, list[np.ndarray]]
+) -> None:
+    shown = [pictures["d0"][5], pictures["d1"][6], pictures["d2"][7]]
+    with serving(model) as world:
+        assert world.get("/classes")["thumbnails"] == {"on": False, "images": {}}
+        found = world.client.post("/predict?top=99", files=images(*shown)).json()
+        check_same_as_offline(found, model, shown)
+        assert [one["file"] for one in found["predictions"]] == ["0.png", "1.png", "2.png"]
+        few = world.client.post("/predict?top=2", files=images(shown[0])).json()["predictions"][0]["classes"]
+        assert [c["name"] for c in few] == [c["name"] for c in found["predictions"][0]["classes"][:2]]
+        assert world.litter() == []
+
+
+def test_answers_do_not_depend_on_the_batch_they_were_in(
+    model: Path, pictures: dict[str, list[np.ndarray]]
+) -> None:
+    asked = [[pictures["d3"][i % 12] for i in range(20)]]  # keeps the model busy while the others come
+    asked += [[pictures[f"d{i}"][j] for j in range(1 + i % 3)] for i in range(10)]
+
+    async def all_at_once(app: Any) -> list[Any]:
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+            posts = [client.post("/predict?top=99", files=images(*each)) for each in asked]
+            return [answer.json() for answer in await asyncio.gather(*posts)]
+
+    with serving(model) as world:
+        offline = Classifier.open(model)
+        for found, shown in zip(asyncio.run(all_at_once(make_app(world.service))), asked, strict=True):
+            check_same_as(offline, found, shown)
+        text = world.client.get("/metrics").text
+    batches = int(re.search(r"ease_batch_images_count (\d+)", text).group(1))  # type: ignore[union-attr]
+    assert batches < len(asked)
+    assert f"ease_images_predicted_total {sum(map(len, asked))}" in text
+
+
+def test_an_empty_model_says_so(tmp_path: Path, pictures: dict[str, list[np.ndarray]]) -> None:
+    Classifier.create(tmp_path / "model", input_size=16)
+    with serving(tmp_path / "model") as world:
+        assert "knows no class" in sentence(
+            world.client.post("/predict", files=images(pictures["d0"][0])), 409
+        )
+        assert world.get("/classes")["classes"] == []
+
+
+def test_too_many_waiting_are_told_to_come_again(model: Path, pictures: dict[str, list[np.ndarray]]) -> None:
+    with serving(model, limits=Limits(waiting=1)) as world:
+        with world.service.model.admitted(1):
+            answer = world.client.post("/predict", files=images(pictures["d0"][0]))
+            sentence(answer, 503)
+            assert answer.headers["Retry-After"] == "1"
+        assert world.client.post("/predict", files=images(pictures["d0"][0])).status_code == 200
+
+
+# --- learning -------------------------------------------------------------------------------------
+
+
+def test_an_archive_is_learned_and_served(model: Path, pictures: dict[str, list[np.ndarray]]) -> None:
+    members = {f"photos/{n}/{i}.png": png(pictures[n][i]) for n in ("d4", "d5") for i in range(4)}
+    members |= {"__MACOSX/photos/d4/._0.png": b"x", "photos/d4/.DS_Store": b"x", "photos/": b""}
+    with serving(model) as world:
+        answer = world.learn([("archive", ("a.zip", zipped(members)))], thumbnails="true")
+        assert answer.status_code == 202
+        assert answer.json()["state"] in ("queued", "running")
+        job = world.job(answer.json()["job"])
+        assert job["state"] == "done", job
+        assert job["classes"] == ["d4", "d5"]
+        assert (job["progress"], job["error"], job["learned"]["images"]) == (1.0, None, 8)
+        assert world.litter() == []
+        told = world.get("/classes")
+        assert told["generation"] == job["generation"] == world.get("/readyz")["generation"]
+        assert [c["name"] for c in told["classes"]] == ["d0", "d1", "d2", "d3", "d4", "d5"]
+        assert [c["task"] for c in told["classes"]] == [1, 1, 2, 2, 3, 3]
+        assert [task["classes"] for task in told["tasks"]] == [["d0", "d1"], ["d2", "d3"], ["d4", "d5"]]
+        shown = [pictures["d4"][5], pictures["d5"][6]]
+        check_same_as_offline(world.client.post("/predict?top=99", files=images(*shown)).json(), model, shown)
+        assert told["thumbnails"] == {"on": True, "images": {"4": "/thumbnails/4", "5": "/thumbnails/5"}}
+        picture = world.client.get("/thumbnails/5")
+        assert picture.headers["Content-Type"] == "image/jpeg"
+        assert Image.open(io.BytesIO(picture.content)).size == (8, 8)
+        sentence(world.client.get("/thumbnails/0"), 404)
+        states = [event["state"] for event in world.events() if event["event"] == "job"]
+        assert states == ["running", "done"]
+        assert 'ease_jobs_total{state="done"} 1' in world.client.get("/metrics").text
+
+
+def test_parts_are_learned_under_their_folders_or_the_name_given(
+    model: Path, pictures: dict[str, list[np.ndarray]]
+) -> None:
+    with serving(model) as world:
+        parts = images(*pictures["d4"][:2], name="d4/{}.png") + images(*pictures["d0"][8:10])
+        assert "known already" in sentence(world.learn(parts, name="d0"), 409)
+        answer = world.learn(parts, name="d0", extend="true", unreadable="skip")
+        job = world.job(answer.json()["job"])
+        assert job["state"] == "done", job
+        assert job["learned"]["extended"] == ["d0"]
+        counts = {c["name"]: c["count"] for c in world.get("/classes")["classes"]}
+        assert (counts["d0"], counts["d4"]) == (6, 2)
+
+
+def test_a_damaged_image_is_left_out_if_asked_and_named_without_places(
+    model: Path, pictures: dict[str, list[np.ndarray]]
+) -> None:
+    torn = ("image", ("d4/torn.png", png(pictures["d4"][3])[:60]))
+    parts = [*images(*pictures["d4"][:2], name="d4/{}.png"), torn]
+    with serving(model) as world:
+        assert "d4/torn.png" in sentence(world.learn(parts), 422)
+        job = world.job(world.learn(parts, unreadable="skip").json()["job"])
+        assert job["state"] == "done", job
+        told = json.dumps(world.get("/classes"))
+        assert "d4/torn.png" in told
+        assert str(world.service.folder) not in told + json.dumps(job)
+
+
+def test_one_job_at_a_time_and_nothing_else_changes_meanwhile(
+    model: Path, pictures: dict[str, list[np.ndarray]]
+) -> None:
+    before = state_of(model)
+    parts = images(*pictures["d4"][:2], name="d4/{}.png")
+    with serving(model, start=ENDLESS) as world:
+        job = world.learn(parts).json()["job"]
+        assert world.job(job, ("running",))["generation"] is None
+        sentence(world.learn(parts), 409)
+        sentence(world.client.delete("/classes/0"), 409)
+        sentence(world.client.patch("/classes/0", json={"name": "zero"}), 409)
+        sentence(world.client.post("/rollback", json={"generation": 1}), 409)
+        assert world.client.post("/predict", files=images(pictures["d0"][0])).status_code == 200
+        assert world.litter()
+        cancelled = world.client.post(f"/jobs/{job}/cancel").json()
+        assert cancelled["state"] == "cancelled"
+        assert world.litter() == []
+        assert world.client.post(f"/jobs/{job}/cancel").json() == cancelled
+        assert [one["id"] for one in world.get("/jobs")["jobs"]] == [job]
+    assert state_of(model) == before
+
+
+@pytest.mark.parametrize(
+    ("text", "word"), [("import os; os._exit(3)", "code 3"), ("import time; time.sleep(60)", "longer than")]
+)
+def test_a_process_that_dies_or_does_not_end_fails_its_job(
+    model: Path, pictures: dict[str, list[np.ndarray]], text: str, word: str
+) -> None:
+    with serving(model, start=script(text), limits=Limits(job_seconds=1)) as world:
+        job = world.job(world.learn(images(*pictures["d4"][:2], name="d4/{}.png")).json()["job"])
+        assert job["state"] == "failed"
+        assert word in job["error"]
+        assert world.litter() == []
+        assert world.get("/readyz")["classes"] == 4
+
+
+def test_a_second_writer_fails_the_job_with_one_clear_line(
+    model: Path, pictures: dict[str, list[np.ndarray]]
+) -> None:
+    with serving(model) as world, ModelDirectory(model).writing():
+        job = world.job(world.learn(images(*pictures["d4"][:2], name="d4/{}.png")).json()["job"])
+        assert job["state"] == "failed"
+        assert job["error"].startswith("another process is writing model:")
+        sentence(world.client.patch("/classes/0", json={"name": "zero"}), 409)
+
+
+def test_what_another_process_learned_is_noticed(model: Path, pictures: dict[str, list[np.ndarray]]) -> None:
+    with serving(model) as world:
+        generation = world.get("/readyz")["generation"]
+        Classifier.open(model).rename("d0", "zero")
+        for _ in range(1000):
+            if world.get("/readyz")["generation"] > generation:
+                break
+            time.sleep(0.02)
+        assert world.get("/classes")["classes"][0]["name"] == "zero"
+
+
+def test_jobs_are_remembered_and_an_unfinished_one_was_interrupted(
+    model: Path, pictures: dict[str, list[np.ndarray]]
+) -> None:
+    parts = images(*pictures["d4"][:2], name="d4/{}.png")
+    with serving(model) as world:
+        done = world.job(world.learn(parts).json()["job"])
+    with serving(model, start=ENDLESS) as world:
+        job = world.job(
+            world.learn(images(*pictures["d5"][:2], name="d5/{}.png")).json()["job"], ("running",)
+        )
+    with serving(model) as world:
+        newest, oldest = world.get("/jobs")["jobs"]
+        assert oldest == done
+        assert (newest["id"], newest["state"]) == (job["id"], "interrupted")
+        assert "server was stopped" in newest["error"]
+
+
+# --- changing -------------------------------------------------------------------------------------
+
+
+def test_classes_are_renamed_forgotten_and_brought_back(model: Path) -> None:
+    with serving(model) as world:
+        start = world.get("/readyz")["generation"]
+        renamed = world.client.patch("/classes/1", json={"name": " one "}).json()
+        assert renamed == {"generation": start + 1, "name": "one"}
+        sentence(world.client.patch("/classes/1", json={"name": "d2"}), 409)
+        sentence(world.client.patch("/classes/1", json={"name": "a/b"}), 422)
+        sentence(world.client.patch("/classes/1", json={"title": "x"}), 422)
+        sentence(world.client.patch("/classes/77", json={"name": "x"}), 404)
+        assert world.client.post("/rollback", json={"generation": start}).json()["generation"] == start
+        assert "known" in sentence(world.client.post("/rollback", json={"generation": 99}), 404)
+        gone = world.client.delete("/classes/3").json()
+        assert (gone["name"], gone["generation"]) == ("d3", world.get("/readyz")["generation"])
+        assert [c["name"] for c in world.get("/classes")["classes"]] == ["d0", "d1", "d2"]
+        sentence(world.client.delete("/classes/3"), 404)
+        sentence(world.client.post("/rollback", json={"generation": start}), 404)
+
+
+# --- bad uploads ----------------------------------------------------------------------------------
+
+GOOD = png(np.zeros((8, 8, 3), np.uint8))
+
+
+def odd_zip(**fields: Any) -> bytes:
+    """A zip of one image whose entry is not what it should be."""
+    info = zipfile.ZipInfo("cat/a.png")
+    for key, value in fields.items():
+        setattr(info, key, value)
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        archive.writestr(info, GOOD)
+    return buffer.getvalue()
+
+
+BAD_IMAGES = {
+    "text": b"this is no picture",
+    "truncated": png(np.random.RandomState(0).randint(0, 255, (40, 40, 3), dtype=np.uint8))[:900],
+    "bomb": bomb(),
+    "empty": b"",
+}
+BAD_ARCHIVES = {
+    "no zip": (b"PK nothing", 422),
+    "empty": (b"", 422),
+    "up": (zipped({"../cat/a.png": GOOD}), 422),
+    "up inside": (zipped({"cat/../../a.png": GOOD}), 422),
+    "absolute": (zipped({"/cat/a.png": GOOD}), 422),
+    "drive": (zipped({"C:\\cat\\a.png": GOOD}), 422),
+    "link": (odd_zip(create_system=3, external_attr=(stat.S_IFLNK | 0o777) << 16), 422),
+    "no image": (zipped({"cat/a.exe": GOOD}), 422),
+    "no class": (zipped({"a.png": GOOD}), 422),
+    "nothing": (zipped({}), 422),
+    "text inside": (zipped({"cat/a.jpg": b"text"}), 422),
+    "bomb inside": (zipped({"cat/a.png": bomb()}), 413),
+    "large": (zipped({"cat/a.png": bytes(300_000)}), 413),
+    "many": (zipped({f"cat/{i}.png": GOOD for i in range(41)}), 413),
+    "truncated": (zipped({"cat/a.png": GOOD})[:-30], 422),
+}
+
+
+@pytest.fixture(scope="module")
+def standing(original: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """One server for all requests that must not change anything."""
+    path = shutil.copytree(original, tmp_path_factory.mktemp("standing") / "model")
+    before = state_of(path)
+    with serving(path) as world:
+        yield world
+        assert world.get("/jobs")["jobs"] == []
+        assert world.litter() == []
+    assert state_of(path) == before
+
+
+@pytest.mark.parametrize("kind", BAD_IMAGES)
+def test_a_bad_image_is_refused_by_name(standing: World, kind: str) -> None:
+    status = 413 if kind == "bomb" else 422
+    answer = standing.client.post(
+        "/predict", files=[("image", ("good.png", GOOD)), ("image", ("bad.jpg", BAD_IMAGES[kind]))]
+    )
+    assert "bad.jpg" in sentence(answer, status)
+    answer = standing.learn([("image", ("cat/good.png", GOOD)), ("image", ("cat/bad.jpg", BAD_IMAGES[kind]))])
+    assert "cat/bad.jpg" in sentence(answer, status)
+
+
+@pytest.mark.parametrize("kind", BAD_ARCHIVES)
+def test_a_bad_archive_is_refused(standing: World, kind: str) -> None:
+    content, status = BAD_ARCHIVES[kind]
+    sentence(standing.learn([("archive", ("a.zip", content))]), status)
+
+
+def test_an_encrypted_archive_is_refused(standing: World) -> None:
+    content = bytearray(odd_zip())
+    content[6] |= 1  # in the entry and in the list of entries
+    content[content.rindex(b"PK\x01\x02") + 8] |= 1
+    assert "password" in sentence(standing.learn([("archive", ("a.zip", bytes(content)))]), 422)
+
+
+def test_an_archive_that_lies_about_its_size_is_stopped(tmp_path: Path) -> None:
+    content = bytearray(zipped({"cat/a.png": bytes(300_000)}))
+    at = content.rindex(b"PK\x01\x02") + 24
+    content[at : at + 4] = struct.pack("<I", 1000)
+    (tmp_path / "a.zip").write_bytes(content)
+    with pytest.raises(RefusalError):
+        unpack(tmp_path / "a.zip", tmp_path, ROOM)
+    assert sum(path.stat().st_size for path in tmp_path.glob("z*")) <= ROOM.unpacked_bytes
+
+
+@pytest.mark.parametrize(
+    ("files", "fields", "word"),
+    [
+        ([("picture", ("a.png", GOOD))], {}, "unknown part 'picture'"),
+        ([("image", ("cat/a.png", GOOD))], {"colour": "red"}, "unknown part 'colour'"),
+        ([("image", ("cat/a.png", GOOD))], {"extend": "perhaps"}, "true or false"),
+        ([("image", ("cat/a.png", GOOD))], {"unreadable": "eat"}, "refuse or skip"),
+        ([("image", ("a.png", GOOD))], {}, "no class folder"),
+        ([("image", ("a.png", GOOD))], {"name": "x" * 5000}, "longer than"),
+        ([("image", ("a.png", GOOD))], {"name": ".."}, ".."),
+        ([("image", ("../a.png", GOOD))], {}, "no name for an image"),
+        ([("image", ("cat/a.exe", GOOD))], {}, "no image"),
+        (
+            [("archive", ("a.zip", zipped({"cat/a.png": GOOD}))), ("image", ("cat/a.png", GOOD))],
+            {},
+            "not both",
+        ),
+    ],
+)
+def test_a_wrong_form_is_told_what_is_wrong(
+    standing: World, files: list[Any], fields: dict[str, str], word: str
+) -> None:
+    answer = standing.learn(files, **fields)
+    assert answer.status_code in (413, 422)
+    assert word in sentence(answer, answer.status_code)
+
+
+def test_wrong_requests_get_a_sentence(standing: World) -> None:
+    client = standing.client
+    sentence(client.post("/predict", content=b"x", headers={"Content-Type": "image/png"}), 415)
+    sentence(client.post("/predict", content=b"x", headers={"Content-Type": "multipart/form-data"}), 415)
+    form = {"Content-Type": "multipart/form-data; boundary=b"}
+    sentence(client.post("/predict", content=b"nothing of the kind", headers=form), 400)
+    begun = b'--b\r\nContent-Disposition: form-data; name="image"; filename="a.png"\r\n\r\n'
+    sentence(client.post("/predict", content=begun + GOOD, headers=form), 400)
+    sentence(client.post("/predict", content=b"--b--\r\n", headers=form), 422)
+    sentence(client.post("/predict?top=0", files=images(np.zeros((8, 8, 3), np.uint8))), 422)
+    sentence(client.post("/predict?top=many", files=images(np.zeros((8, 8, 3), np.uint8))), 422)
+    sentence(client.post("/predict", files=[("image", ("a.png", bytes(2_100_000)))]), 413)
+    sentence(client.post("/predict", files=[("image", (f"{i}.png", GOOD)) for i in range(65)]), 413)
+
+    def endless() -> Iterator[bytes]:  # no length declared
+        yield begun
+        for _ in range(30):
+            yield bytes(100_000)
+
+    sentence(client.post("/predict", content=endless(), headers=form), 413)
+    sentence(
+        client.patch("/classes/0", content=b"{" * 70_000, headers={"Content-Type": "application/json"}), 413
+    )
+    sentence(client.patch("/classes/0", content=b"{", headers={"Content-Type": "application/json"}), 422)
+    sentence(client.post("/rollback", json={"generation": "2"}), 422)
+    sentence(client.get("/jobs/no-such"), 404)
+    sentence(client.post("/jobs/no-such/cancel"), 404)
+    sentence(client.get("/nowhere"), 404)
+    sentence(client.get("/assets/..%2fclassifier.py"), 404)
+    sentence(client.put("/predict"), 405)
+    sentence(client.get("/classes/0"), 405)
+
+
+def test_an_upload_that_stops_is_given_up(model: Path) -> None:
+    async def begun(app: Any) -> Any:
+        async def slowly() -> Any:
+            yield b"--b\r\n"
+            await asyncio.sleep(30)
+
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+            headers = {"Content-Type": "multipart/form-data; boundary=b"}
+            return await client.post("/predict", content=slowly(), headers=headers)
+
+    with serving(model, limits=Limits(idle_seconds=0.1)) as world:
+        sentence(asyncio.run(begun(make_app(world.service))), 408)
+        assert world.service.model.waiting == 0
+        assert world.litter() == []
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(
+        st.text(st.sampled_from("ab./\\:é \x01C"), min_size=1, max_size=12).map(lambda name: name + ".png"),
+        min_size=1,
+        max_size=4,
+        unique=True,
+    )
+)
+def test_whatever_members_are_called_nothing_leaves_the_folder(names: list[str]) -> None:
+    with tempfile.TemporaryDirectory() as root:
+        inside = Path(root) / "in" / "side"
+        inside.mkdir(parents=True)
+        (inside / "a.zip").write_bytes(zipped(dict.fromkeys(names, GOOD)))
+        try:
+            classes = arranged(unpack(inside / "a.zip", inside, ROOM), "some")
+            found = placed(classes, inside / "images")
+        except (RefusalError, EaseError):
+            return
+        finally:
+            everything = [p for p in Path(root).rglob("*") if p.is_file()]
+            assert all(p.is_relative_to(inside) for p in everything)
+        files = [inside / "images" / path for own in found.values() for path in own]
+        assert len({p.resolve() for p in files}) == len(files)
+        assert all(p.read_bytes() == GOOD and p.parent.parent == inside / "images" for p in files)
+
+
+def test_names_that_look_alike_keep_apart(tmp_path: Path) -> None:
+    uploads = []
+    for i, name in enumerate(("a?/x.png", "a*/x.png", "a*/X.png", "a*/deep/x.png")):
+        (tmp_path / str(i)).write_bytes(GOOD)
+        uploads.append(Upload("image", name, tmp_path / str(i)))
+    found = placed(arranged(uploads), tmp_path / "images")
+    assert found == {"a?": ["a_/x"], "a*": ["a_ (2)/x", "a_ (2)/X (2)", "a_ (2)/x (3)"]}
+
+
+# --- safety ---------------------------------------------------------------------------------------
+
+
+def test_changes_need_the_token_and_the_log_never_has_it(
+    model: Path, pictures: dict[str, list[np.ndarray]]
+) -> None:
+    with serving(model, token=TOKEN, host="example.org") as world:
+        client = world.client
+        for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": f"Basic {TOKEN}"}):
+            wish = {"name": "zero"}
+            answer = client.patch("/classes/0", json=wish, headers=headers)
+            assert "token" in sentence(answer, 401)
+            assert answer.headers["WWW-Authenticate"] == "Bearer"
+            sentence(client.post("/learn", files=images(pictures["d4"][0]), headers=headers), 401)
+            sentence(client.delete("/classes/0", headers=headers), 401)
+            sentence(client.post("/rollback", json={"generation": 1}, headers=headers), 401)
+            sentence(client.post("/jobs/x/cancel", headers=headers), 401)
+        right = {"Authorization": f"Bearer {TOKEN}"}
+        assert client.patch("/classes/0", json={"name": "zero"}, headers=right).status_code == 200
+        assert client.post("/predict", files=images(pictures["d0"][0])).status_code == 200
+        assert TOKEN not in world.lines.getvalue()
+        assert TOKEN not in client.get("/metrics").text
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Origin": "http://evil.example"},
+        {"Origin": "null"},
+        {"Origin": "http://127.0.0.1:9999"},
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Host": "evil.example"},
+        {"Host": "localhost.evil.example:8000"},
+    ],
+)
+def test_another_sites_page_cannot_change_the_model(standing: World, headers: dict[str, str]) -> None:
+    sentence(standing.client.patch("/classes/0", json={"name": "zero"}, headers=headers), 403)
+    answer = standing.client.post("/learn", files=[("image", ("cat/a.png", GOOD))], headers=headers)
+    sentence(answer, 403)
+
+
+def test_a_plain_html_form_cannot_change_the_model(standing: World) -> None:
+    for kind in ("text/plain", "application/x-www-form-urlencoded"):
+        answer = standing.client.post(
+            "/rollback", content=b'{"generation": 1}', headers={"Content-Type": kind}
+        )
+        sentence(answer, 415)
+
+
+def test_its_own_page_can(model: Path) -> None:
+    with serving(model, host="localhost:8000") as world:
+        headers = {"Origin": "http://localhost:8000", "Sec-Fetch-Site": "same-origin"}
+        assert world.client.patch("/classes/0", json={"name": "zero"}, headers=headers).status_code == 200
+
+
+def test_every_answer_has_the_security_headers(standing: World) -> None:
+    for path in ("/healthz", "/classes", "/docs", "/nowhere", "/metrics"):
+        headers = standing.client.get(path).headers
+        assert headers["X-Content-Type-Options"] == "nosniff"
+        assert headers["X-Frame-Options"] == "DENY"
+        assert "default-src 'self'" in headers["Content-Security-Policy"]
+        assert "frame-ancestors 'none'" in headers["Content-Security-Policy"]
+
+
+def test_an_unforeseen_error_is_a_sentence_and_a_log_line(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serving(model) as world:
+        monkeypatch.setattr(world.service.metrics, "text", lambda gauges: 1 / 0)
+        assert "ZeroDivision" not in sentence(world.client.get("/metrics"), 500)
+        logged = [event for event in world.events() if event["event"] == "error"]
+        assert [event["error"] for event in logged] == ["ZeroDivisionError"]
+        assert world.client.get("/healthz").status_code == 200
+
+
+def test_what_counts_as_this_machine() -> None:
+    assert all(map(is_loopback, ("127.0.0.1", "127.9.9.9", "::1", "[::1]", "localhost")))
+    assert not any(map(is_loopback, ("0.0.0.0", "::", "10.0.0.1", "localhost.evil.example", "")))
+
+
+def test_messages_lose_the_places_of_the_machine() -> None:
+    text = "cannot read '/srv/data/x/manifest.json', C:\\data\\y.txt or /home/me/model: see /jobs, a/b"
+    assert without_paths(text, {"/home/me/model": "model"}) == (
+        "cannot read 'manifest.json', y.txt or model: see /jobs, a/b"
+    )
+
+
+# --- telling --------------------------------------------------------------------------------------
+
+
+def test_requests_are_logged_and_counted(model: Path, pictures: dict[str, list[np.ndarray]]) -> None:
+    with serving(model) as world:
+        world.client.post("/predict?top=3", files=images(*pictures["d0"][:2]))
+        world.client.get("/jobs/secret-of-somebody")
+        world.client.get("/no/such/route")
+        request = next(e for e in world.events() if e["event"] == "request" and e["path"] == "/predict")
+        assert {k: request[k] for k in ("method", "status", "generation", "images")} == {
+            "method": "POST", "status": 200, "generation": world.get("/readyz")["generation"], "images": 2,
+        }  # fmt: skip
+        assert request["ms"] > 0
+        assert request["time"]
+        text = world.client.get("/metrics").text
+    for line in (
+        'ease_requests_total{route="/predict",method="POST",status="200"} 1',
+        'ease_requests_total{route="/jobs/{job}",method="GET",status="404"} 1',
+        'ease_requests_total{route="other",method="any",status="404"} 1',
+        "ease_images_predicted_total 2",
+        'ease_predict_seconds_bucket{le="+Inf"} 1',
+        'ease_batch_images_bucket{le="1"} 0',
+        'ease_batch_images_bucket{le="2"} 1',
+        "ease_classes 4",
+        f"ease_generation {request['generation']}",
+    ):
+        assert line in text.splitlines()
+    assert int(re.search(r"^ease_resident_bytes (\d+)$", text, re.M).group(1)) > 10**7  # type: ignore[union-attr]
+
+
+def test_the_documentation_tells_every_route_and_needs_nothing_from_elsewhere(standing: World) -> None:
+    page = standing.client.get("/docs").text
+    schema = standing.get("/openapi.json")
+    for path in ("/predict", "/learn", "/jobs/{job}", "/classes/{class_id}", "/rollback", "/metrics"):
+        assert path in schema["paths"]
+        assert path in page
+    assert "<script" not in page
+    assert not re.search(r"(src|href)='?\"?https?:", page)
+
+
+def test_only_files_of_the_page_are_served(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "package" / "page").mkdir(parents=True)
+    for name in ("index.html", "app.js", "notes.py"):
+        (tmp_path / "package" / "page" / name).write_text(name)
+    monkeypatch.setattr("ease.app.server.api.files", lambda package: tmp_path / "package")
+    with serving(model) as world:
+        assert world.client.get("/").text == "index.html"
+        answer = world.client.get("/assets/app.js")
+        assert (answer.text, answer.headers["Content-Type"]) == ("app.js", "text/javascript; charset=utf-8")
+        sentence(world.client.get("/assets/notes.py"), 404)
+
+
+# --- the command ----------------------------------------------------------------------------------
+
+
+def test_the_command_refuses_in_one_line(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("EASE_TOKEN", raising=False)
+    assert "no model" in refused(ease("serve", "--model", tmp_path / "nowhere", "--port", 0))
+    assert "token" in refused(ease("serve", "--model", model, "--host", "0.0.0.0"))
+    assert "--create" in refused(ease("serve", "--model", model, "--augment", "gentle"))
+    assert "gentle" in refused(ease("serve", "--model", model, "--create", "--augment", "photos"))
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        assert f"port {port}" in refused(ease("serve", "--model", model, "--port", port))
+    with serving(model):
+        assert "another server" in refused(ease("serve", "--model", model, "--port", 0))
+    (model / "prototypes" / "0000.safetensors").write_bytes(b"damaged")
+    assert "damaged" in refused(ease("serve", "--model", model, "--port", 0))
+    monkeypatch.setattr("ease.app.server.find_spec", lambda name: None)
+    assert "pip install 'ease-cil[serve]'" in refused(ease("serve", "--model", model))
+
+
+class Served:
+    """A real `ease serve` in a process of its own."""
+
+    def __init__(self, model: Path, work: Path) -> None:
+        words = [
+            sys.executable,
+            "-m",
+            "ease",
+            "serve",
+            "--model",
+            str(model),
+            "--port",
+            "0",
+            "--work",
+            str(work),
+        ]
+        self.log = work.with_name("log")
+        with open(self.log, "w") as log:  # a pipe that nobody empties would stop the server
+            self.process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=log, text=True)
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        found = re.search(r"http://\S+", line)
+        assert found, line + self.log.read_text()
+        self.client = httpx.Client(base_url=found.group(), timeout=120)
+        self.until("/readyz", lambda answer: answer.status_code == 200)
+
+    def until(self, path: str, good: Callable[[Any], bool]) -> Any:
+        for _ in range(6000):
+            answer = self.client.get(path)
+            if good(answer):
+                return answer.json()
+            time.sleep(0.05)
+        raise AssertionError(answer.text)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals")
+def test_killed_while_learning_it_comes_back_as_it_was(
+    model: Path, tmp_path: Path, pictures: dict[str, list[np.ndarray]]
+) -> None:
+    work, before = tmp_path / "work", state_of(model)
+    parts = [("image", (f"{n}/{i}.png", png(pictures[n][i]))) for n in ("d4", "d5") for i in range(8)]
+    first = Served(model, work)
+    try:
+        shown = images(pictures["d0"][5])
+        expected = first.client.post("/predict", files=shown).json()
+        job = first.client.post("/learn", files=parts).json()["job"]
+        first.until(f"/jobs/{job}", lambda answer: answer.json()["message"] == "learning")
+        assert first.client.post("/predict", files=shown).json()["generation"] == expected["generation"]
+        assert list(work.rglob("*.png"))
+    finally:
+        first.process.kill()
+        first.process.wait()
+    for _ in range(600):  # the learner held the lock; it leaves with its parent
+        try:
+            with ModelDirectory(model).writing():
+                break
+        except EaseError:
+            time.sleep(0.1)
+    else:
+        raise AssertionError("the learner goes on")
+    second = Served(model, work)
+    try:
+        told = second.client.get(f"/jobs/{job}").json()
+        assert (told["state"], told["generation"]) == ("interrupted", None)
+        assert not list(work.rglob("*.png"))
+        assert second.client.post("/predict", files=shown).json() == expected
+        left = second.client.post("/learn", files=parts).json()["job"]
+        second.until(f"/jobs/{left}", lambda answer: answer.json()["state"] == "running")
+        second.process.send_signal(signal.SIGINT)
+        assert second.process.wait(120) == 0
+    finally:
+        second.process.kill()
+        second.process.wait()
+    assert not list(work.rglob("*"))
+    assert json.loads((tmp_path / "model.jobs" / f"{left}.json").read_text())["state"] == "interrupted"
+    now = state_of(model)
+    assert {k: v for k, v in now.items() if k != ".lock"} == {k: v for k, v in before.items() if k != ".lock"}
+    assert all(json.loads(line)["event"] for line in second.log.read_text().splitlines())
