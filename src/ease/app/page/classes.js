@@ -1,0 +1,167 @@
+// "What it knows": classes by the act of learning they came from; renaming and forgetting.
+
+import { ask, model } from "./server.js";
+import { atMinute, bytes, count, el, find, list, measured, say, tell } from "./words.js";
+
+const MANY = 12; // classes from which a search field helps
+let teachMore = () => {};
+
+function facts({ classes, tasks, generation, backbone, bytes: size, passes_per_image: passes, calibrated }) {
+  const rows = [
+    ["Classes", String(classes.length)],
+    ["Acts of learning", String(tasks.length)],
+    ["Generation", String(generation)],
+    ["Backbone", String(backbone)],
+    ["Size of the model", bytes(size)],
+    ["Work per photo", count(passes, "pass through the network", "passes through the network")],
+    ["Confidence", calibrated ? "Calibrated on held-out images" : "Uncalibrated: percentages only rank"],
+  ];
+  return rows.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value)));
+}
+
+function act(task, members) {
+  const id = `act-${task.task}`;
+  const said = [count(task.images, "image"), measured(task)].join(" · ");
+  const parts = [el("h3", { id }, atMinute(task.date)), el("p", { className: "muted" }, said)];
+  if (task.extended.length) parts.push(el("p", {}, `Saw more images of ${list(task.extended)}.`));
+  if (task.notes.length) {
+    const notes = el("ul", {}, task.notes.map((note) => el("li", {}, note)));
+    parts.push(el("details", { className: "notes" }, el("summary", {}, count(task.notes.length, "note")), notes));
+  }
+  if (members.length) parts.push(el("ul", { className: "known", "aria-labelledby": id }, members.map(oneClass)));
+  else if (!task.extended.length) parts.push(el("p", { className: "muted" }, "Its classes have been forgotten since."));
+  return el("section", { className: "act", "aria-labelledby": id }, parts);
+}
+
+function oneClass(entry) {
+  const address = model.now.thumbnails?.images?.[entry.id];
+  const picture = address
+    ? el("img", { src: address.replace(/^\//, ""), alt: "", width: 44, height: 44, loading: "lazy" })
+    : el("span", { className: "initial", "aria-hidden": "true" }, [...entry.name][0] ?? "");
+  const summary = el(
+    "summary",
+    {},
+    picture,
+    el("span", { className: "who" }, el("span", { className: "name" }, entry.name), el("span", { className: "muted" }, count(entry.count, "image"))),
+  );
+  const details = el("details", { className: "one" }, summary, tools(entry));
+  details.dataset.id = entry.id;
+  const item = el("li", {}, details);
+  item.dataset.name = entry.name.toLowerCase();
+  return item;
+}
+
+function tools(entry) {
+  const id = `rename-${entry.id}`;
+  const field = el("input", { id, type: "text", value: entry.name, autocomplete: "off", maxLength: 200, required: true });
+  const form = el(
+    "form",
+    { className: "rename" },
+    el("label", { for: id }, "Name"),
+    el("div", { className: "pair" }, field, el("button", { type: "submit" }, "Rename")),
+  );
+  form.onsubmit = (event) => {
+    event.preventDefault();
+    rename(entry, field.value.trim());
+  };
+  const more = el("button", { type: "button", className: "plain" }, "Add images");
+  more.onclick = () => teachMore(entry.name);
+  const away = el("button", { type: "button", className: "plain danger" }, "Forget …");
+  away.onclick = () => confirmForget(entry, away);
+  for (const [button, verb] of [[more, "Add images to"], [away, "Forget"]]) button.setAttribute("aria-label", `${verb} ${entry.name}`);
+  return el("div", { className: "tools" }, form, el("div", { className: "actions" }, more, away));
+}
+
+function render() {
+  const now = model.now;
+  const open = new Set([...document.querySelectorAll(".one[open]")].map((each) => each.dataset.id));
+  find("facts").hidden = now.classes.length === 0;
+  find("facts").replaceChildren(...facts(now));
+  find("find").hidden = now.classes.length < MANY;
+  const tasks = now.tasks.map((task) => act(task, now.classes.filter((entry) => entry.task === task.task)));
+  const dated = new Set(now.tasks.map((task) => task.task));
+  const rest = now.classes.filter((entry) => !dated.has(entry.task)); // from a run of a study: no history
+  if (rest.length) {
+    tasks.unshift(
+      el("section", { className: "act" }, el("h3", {}, "Known from the start"), el("ul", { className: "known" }, rest.map(oneClass))),
+    );
+  }
+  find("acts").replaceChildren(...tasks.reverse());
+  for (const each of document.querySelectorAll(".one")) each.open = open.has(each.dataset.id);
+  filter();
+}
+
+function filter() {
+  const wanted = find("find").hidden ? "" : find("find-text").value.trim().toLowerCase();
+  for (const section of find("acts").children) {
+    const items = [...section.querySelectorAll(".known > li")];
+    for (const item of items) item.hidden = !item.dataset.name.includes(wanted);
+    section.hidden = Boolean(wanted) && items.every((item) => item.hidden);
+  }
+}
+
+function found() {
+  const shown = document.querySelectorAll(".act:not([hidden]) .known > li:not([hidden])").length;
+  say(count(shown, "class found", "classes found"));
+}
+
+async function change(work) {
+  tell("classes-error");
+  tell("classes-note");
+  try {
+    return await work();
+  } catch (error) {
+    tell("classes-error", error.message);
+    return null;
+  }
+}
+
+async function rename(entry, name) {
+  if (name === entry.name) return;
+  const path = `classes/${encodeURIComponent(entry.id)}`;
+  const done = await change(() => ask(path, { method: "PATCH", json: { name } }));
+  if (!done) return;
+  await model.reload();
+  tell("classes-note", `“${entry.name}” is called “${done.name}” now.`);
+  document.querySelector(`.one[data-id="${CSS.escape(entry.id)}"] summary`)?.focus();
+}
+
+function confirmForget(entry, button) {
+  const dialog = find("forget-dialog");
+  tell("forget-title", `Forget “${entry.name}”?`);
+  tell("forget-yes", `Forget ${entry.name}`);
+  tell("forget-error");
+  find("forget-no").onclick = () => dialog.close();
+  dialog.onclose = () => (button.isConnected ? button : find("classes-title")).focus();
+  find("forget-yes").onclick = async () => {
+    find("forget-yes").disabled = true;
+    try {
+      await forget(entry);
+      dialog.close();
+    } catch (error) {
+      tell("forget-error", error.message);
+    } finally {
+      find("forget-yes").disabled = false;
+    }
+  };
+  dialog.showModal();
+  find("forget-no").focus();
+}
+
+async function forget(entry) {
+  tell("classes-error");
+  const { moved } = await ask(`classes/${encodeURIComponent(entry.id)}`, { method: "DELETE" });
+  await model.reload();
+  const others = moved
+    ? `The others hardly changed: their estimated prototypes turned by ${moved.toPrecision(2)} at most (0 is not at all, 1 a right angle).`
+    : "Nothing changed for the others.";
+  tell("classes-note", `“${entry.name}” is forgotten. ${others}`);
+}
+
+/** `extend` is called with the name of a class that should get more images. */
+export function setUp(extend) {
+  teachMore = extend;
+  find("find-text").oninput = filter;
+  find("find-text").onchange = found;
+  model.addEventListener("change", render);
+}
