@@ -86,7 +86,9 @@ class FakeModel:
             job["message"] = message.format(images=sum(job["counts"].values()))
             job["at"] += 1
             if job["state"] == "running" and any("fail" in name for name in job["counts"]):
-                job.update(state="failed", error="there is no room left on the disk: free some, then teach again")
+                job.update(
+                    state="failed", error="there is no room left on the disk: free some, then teach again"
+                )
             if job["state"] == "done":
                 note = f"{sum(job['counts'].values())} images, 2 of them twice: one copy of each was used"
                 job["learned"] = self.learn(job["counts"], notes=(note,))
@@ -113,12 +115,13 @@ class FakeModel:
             "unknown": (0.83 if strange else 0.07) if self.calibrated else None,
             "is_unknown": strange and self.calibrated,
             "classes": [
-                {"name": entry["name"], "confidence": share} for entry, share in zip(order, shares, strict=False)
+                {"name": entry["name"], "confidence": share}
+                for entry, share in zip(order, shares, strict=False)
             ],
         }
 
 
-class Refused(Exception):
+class Refused(Exception):  # noqa: N818
     """An error answer: status and sentence."""
 
     def __init__(self, status: int, sentence: str) -> None:
@@ -156,7 +159,7 @@ class Handler(BaseHTTPRequestHandler):
         except Refused as refused:
             self._json(refused.status, {"error": str(refused)})
 
-    do_GET = do_POST = do_PATCH = do_DELETE = _answer
+    do_GET = do_POST = do_PATCH = do_DELETE = _answer  # noqa: N815
 
     def _send(self, status: int, kind: str, content: bytes) -> None:
         self.send_response(202 if kind == "accepted" else status)
@@ -188,7 +191,9 @@ class Handler(BaseHTTPRequestHandler):
     def _check_token(self) -> None:
         token = self.server.model.token
         if token is not None and self.headers.get("Authorization") != f"Bearer {token}":
-            raise Refused(401, "changing this model needs its token: send it as 'Authorization: Bearer TOKEN'")
+            raise Refused(
+                401, "changing this model needs its token: send it as 'Authorization: Bearer TOKEN'"
+            )
 
     def _model(self, path: str, body: bytes) -> Any:
         model, kind = self.server.model, self.headers.get("Content-Type", "")
@@ -206,7 +211,9 @@ class Handler(BaseHTTPRequestHandler):
                     "thumbnails": {"on": bool(images), "images": images},
                 }
             case ["POST", "predict"]:
-                photos = [(file or "", data) for name, file, data in form_parts(kind, body) if name == "image"]
+                photos = [
+                    (file or "", data) for name, file, data in form_parts(kind, body) if name == "image"
+                ]
                 return {
                     "generation": model.generation,
                     "calibrated": model.calibrated,
@@ -298,6 +305,8 @@ class FakeServer(ThreadingHTTPServer):
 
 
 if __name__ == "__main__":
-    with FakeServer(FakeModel({"apple": 40, "bicycle": 38, "cup": 25, "lamp": 31, "otter": 22}), 8000) as here:
+    with FakeServer(
+        FakeModel({"apple": 40, "bicycle": 38, "cup": 25, "lamp": 31, "otter": 22}), 8000
+    ) as here:
         print(here.url)
         threading.Event().wait()

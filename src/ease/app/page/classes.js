@@ -6,22 +6,21 @@ import { atMinute, bytes, count, el, find, list, measured, say, tell } from "./w
 const MANY = 12; // classes from which a search field helps
 let teachMore = () => {};
 
-function facts({ classes, tasks, generation, backbone, bytes: size, passes_per_image: passes, calibrated }) {
+function facts({ classes, generation, backbone, bytes: size, passes_per_image: passes, calibrated }) {
   const rows = [
     ["Classes", String(classes.length)],
-    ["Acts of learning", String(tasks.length)],
     ["Generation", String(generation)],
+    ["Confidence", calibrated ? "Calibrated" : "Uncalibrated"],
     ["Backbone", String(backbone)],
     ["Size of the model", bytes(size)],
-    ["Work per photo", count(passes, "pass through the network", "passes through the network")],
-    ["Confidence", calibrated ? "Calibrated on held-out images" : "Uncalibrated: percentages only rank"],
+    ["Passes per image", String(passes)],
   ];
   return rows.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value)));
 }
 
 function act(task, members) {
   const id = `act-${task.task}`;
-  const said = [count(task.images, "image"), measured(task)].join(" · ");
+  const said = `Learned from ${count(task.images, "image")} · ${measured(task, "on that day")}`;
   const parts = [el("h3", { id }, atMinute(task.date)), el("p", { className: "muted" }, said)];
   if (task.extended.length) parts.push(el("p", {}, `Saw more images of ${list(task.extended)}.`));
   if (task.notes.length) {
@@ -44,7 +43,7 @@ function oneClass(entry) {
     picture,
     el("span", { className: "who" }, el("span", { className: "name" }, entry.name), el("span", { className: "muted" }, count(entry.count, "image"))),
   );
-  const details = el("details", { className: "one" }, summary, tools(entry));
+  const details = el("details", { className: "one", name: "one" }, summary, tools(entry)); // the name: one at a time
   details.dataset.id = entry.id;
   const item = el("li", {}, details);
   item.dataset.name = entry.name.toLowerCase();
@@ -74,6 +73,7 @@ function tools(entry) {
 
 function render() {
   const now = model.now;
+  const typing = document.activeElement?.closest(".rename input"); // somebody else may have changed the model
   const open = new Set([...document.querySelectorAll(".one[open]")].map((each) => each.dataset.id));
   find("facts").hidden = now.classes.length === 0;
   find("facts").replaceChildren(...facts(now));
@@ -89,6 +89,7 @@ function render() {
   find("acts").replaceChildren(...tasks.reverse());
   for (const each of document.querySelectorAll(".one")) each.open = open.has(each.dataset.id);
   filter();
+  if (typing && find(typing.id)) Object.assign(find(typing.id), { value: typing.value }).focus();
 }
 
 function filter() {
@@ -153,7 +154,7 @@ async function forget(entry) {
   const { moved } = await ask(`classes/${encodeURIComponent(entry.id)}`, { method: "DELETE" });
   await model.reload();
   const others = moved
-    ? `The others hardly changed: their estimated prototypes turned by ${moved.toPrecision(2)} at most (0 is not at all, 1 a right angle).`
+    ? `Estimated prototypes of other classes turned by ${moved.toPrecision(2)} at most (0 is not at all, 1 a right angle).`
     : "Nothing changed for the others.";
   tell("classes-note", `“${entry.name}” is forgotten. ${others}`);
 }
@@ -163,5 +164,13 @@ export function setUp(extend) {
   teachMore = extend;
   find("find-text").oninput = filter;
   find("find-text").onchange = found;
+  const shut = (keep) => document.querySelectorAll(".one[open]").forEach((each) => (each.open = each.contains(keep)));
+  addEventListener("click", ({ target }) => target.closest("dialog") || shut(target));
+  find("acts").addEventListener("keydown", (event) => {
+    const one = event.target.closest(".one[open]");
+    if (event.key !== "Escape" || !one) return;
+    shut(null);
+    one.querySelector("summary").focus();
+  });
   model.addEventListener("change", render);
 }

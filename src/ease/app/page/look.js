@@ -41,26 +41,33 @@ async function answer(file, card, signal) {
     form.append("image", copy, copy.name);
     const reply = await ask("predict?top=5", { method: "POST", body: form, signal });
     await model.met(reply.generation);
-    return show(card, reply.predictions[0], reply);
+    const spoken = show(card, reply.predictions[0], reply);
+    if (card === find("results").firstElementChild) reveal(card);
+    return spoken;
   } catch (error) {
     if (error.name === "AbortError") return "";
     const body = card.querySelector(".body");
     body.replaceChildren(
       el("h4", {}, "No answer"),
       el("p", { className: "notice bad" }, error.message),
-      source(file.name),
     );
     body.removeAttribute("aria-busy");
     return `${file.name}: ${error.message}`;
   }
 }
 
+/** On a phone the answer lies below the fold. */
+function reveal(card) {
+  const { bottom } = card.getBoundingClientRect();
+  if (bottom > innerHeight) find("results-head").scrollIntoView();
+}
+
 /** The card of a photo that is being looked at, already as tall as its answer will be. */
 function pending(file) {
   const address = URL.createObjectURL(file);
   const image = el("img", { src: address, alt: `Photo ${file.name}`, decoding: "async" });
-  const frame = el("div", { className: "frame" }, image);
-  image.onerror = () => image.replaceWith(el("span", { className: "muted" }, "No preview"));
+  const frame = el("figure", { className: "frame" }, image, el("figcaption", {}, file.name));
+  image.onerror = () => image.replaceWith(el("span", { className: "blank" }, "No preview"));
   const rows = Array.from({ length: Math.min(5, model.now?.classes.length ?? 5) }, () => el("li", {}, "\u00a0", bar(0)));
   const body = el(
     "div",
@@ -68,7 +75,7 @@ function pending(file) {
     el("h4", {}, "Looking …"),
     el("p", { className: "verdict" }, "\u00a0"),
     el("ol", { className: "bars", "aria-hidden": "true" }, rows),
-    source(file.name),
+    el("p", { className: "source" }, "\u00a0"),
   );
   const card = el("li", { className: "card" }, frame, body);
   card.dataset.address = address;
@@ -91,7 +98,7 @@ function show(card, prediction, reply) {
     el("h4", {}, head),
     el("p", { className: "verdict" }, ...line),
     el("ol", { className: "bars", "aria-label": "Likeliest classes" }, rows),
-    source(`${prediction.file ?? "photo"} · answered by generation ${reply.generation}`),
+    el("p", { className: "source" }, `Answered by generation ${reply.generation}`),
   );
   card.classList.toggle("stranger", prediction.is_unknown);
   body.removeAttribute("aria-busy");
@@ -132,8 +139,6 @@ function bar(share) {
   fill.style.inlineSize = `${Math.max(0, Math.min(1, share)) * 100}%`;
   return el("span", { className: "bar", "aria-hidden": "true" }, fill);
 }
-
-const source = (text) => el("p", { className: "source" }, text);
 
 function tidy() {
   const cards = find("results").children.length;

@@ -12,12 +12,16 @@ const isLitter = (path) => /(^|\/)(\.|__MACOSX\/|Thumbs\.db$|desktop\.ini$)/.tes
 
 const parent = (path) => path.split("/").at(-2) ?? null;
 
+const inOrder = new Intl.Collator("en", { numeric: true });
+const sorted = (found) =>
+  found.sort((a, b) => inOrder.compare(a.folder ?? "", b.folder ?? "") || inOrder.compare(a.file.name, b.file.name));
+
 /** Files of an `<input>`, each with the name of the folder it lay in, or null. */
-export const chosen = (input) =>
-  [...input.files]
-    .map((file) => ({ file, path: file.webkitRelativePath || file.name }))
-    .filter(({ path }) => !isLitter(path))
-    .map(({ file, path }) => ({ file, folder: parent(path) }));
+export function chosen(input) {
+  const found = [...input.files].map((file) => ({ file, path: file.webkitRelativePath || file.name }));
+  const wanted = found.filter(({ path }) => !isLitter(path));
+  return sorted(wanted.map(({ file, path }) => ({ file, folder: parent(path) })));
+}
 
 /** Files of a drop, folders opened however deep. Entries must be taken before the first await: they vanish. */
 export async function dropped(transfer) {
@@ -25,7 +29,7 @@ export async function dropped(transfer) {
   if (!entries.length) return [...transfer.files].map((file) => ({ file, folder: null }));
   const found = [];
   for (const entry of entries) await open(entry, found);
-  return found;
+  return sorted(found);
 }
 
 async function open(entry, found) {

@@ -120,9 +120,9 @@ class Model extends EventTarget {
   }
 
   async reload() {
+    const before = this.now?.generation;
     this.now = await ask("classes");
-    this.dispatchEvent(new Event("change"));
-    return this.now;
+    if (this.now.generation !== before) this.dispatchEvent(new Event("change"));
   }
 
   /** Any answer names the generation it came from; a new one means that this picture is old. */

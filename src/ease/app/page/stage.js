@@ -91,10 +91,12 @@ function makeRow(entry) {
   const element = el(
     "li",
     { className: "staged" },
-    el("div", { className: "staged-top" }, el("label", { className: "unseen", for: id }, "Name of the class"), field, number),
+    el("label", { className: "unseen", for: id }, "Name of the class"),
+    field,
+    number,
+    el("div", { className: "actions" }, more, away),
     thumbs,
     note,
-    el("div", { className: "actions" }, more, away),
   );
   return { element, field, number, thumbs, note, more, away, shown: 0 };
 }
@@ -173,8 +175,9 @@ export function handOver() {
   const stuck = staged.find((entry) => trouble(entry));
   if (stuck) {
     stuck.row.field.setAttribute("aria-invalid", "true");
+    stuck.row.note.textContent = trouble(stuck);
     stuck.row.note.classList.add("bad");
-    tell("teach-error", `${stuck.name ? `“${stuck.name}”` : "A class without a name"}: ${trouble(stuck)}`);
+    tell("teach-error", stuck.name ? `“${stuck.name}” is not ready. ${trouble(stuck)}` : "One class has no name yet.");
     (stuck.files.length || !stuck.name ? stuck.row.field : stuck.row.more).focus();
     return null;
   }

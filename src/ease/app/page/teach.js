@@ -3,7 +3,7 @@
 import { Refusal, ask, model, send } from "./server.js";
 import { chosen, light } from "./pictures.js";
 import * as stage from "./stage.js";
-import { bytes, classes, count, el, find, list, measured, percent, say, tell } from "./words.js";
+import { bytes, classes, count, el, find, list, measured, onDay, percent, say, tell } from "./words.js";
 
 const KEY = "ease-job"; // the job this tab waits for, so that a reload still learns how it ended
 const ACTIVE = new Set(["queued", "running"]);
@@ -35,7 +35,7 @@ async function start(event) {
   } catch (error) {
     finish();
     stage.takeBack(plan);
-    if (error.name === "AbortError") say("Cancelled. Nothing was sent.");
+    if (error.name === "AbortError") tell("teach-note", "Cancelled before it was sent: nothing was changed.");
     else tell("teach-error", error.message);
     find("start").focus();
   } finally {
@@ -75,17 +75,29 @@ function unique(name, taken) {
   return free;
 }
 
-const showSent = (sent, total) => progress(sent / total, `${bytes(sent)} of ${bytes(total)} sent`);
+const showSent = (sent, total) =>
+  progress(sent / total, sent < total ? `${bytes(sent)} of ${bytes(total)} sent` : "Sent; the server is checking them");
 
 // --- watching --------------------------------------------------------------------------------------
 
 /** Follow a job until it ends, show how, and return its last state. */
 async function watch(job) {
-  const title = () => `${job.state === "queued" ? "Waiting to learn" : "Learning"} ${classes(job.classes.length)}`;
-  begin(title(), job.classes, () => cancel(job.id));
+  const title = (at) => `${at.state === "queued" ? "Waiting to learn" : "Learning"} ${classes(at.classes.length)}`;
+  begin(title(job), job.classes, () => cancel(job.id));
+  try {
+    job = await follow(job, title);
+  } finally {
+    finish();
+  }
+  await ended(job);
+  return job.state;
+}
+
+/** The job as it ended. Asked more and more slowly: a job may take hours. */
+async function follow(job, title) {
   let spoken = 0;
   for (let wait = 400; ACTIVE.has(job.state); wait = Math.min(2000, wait * 1.2)) {
-    tell("job-title", title());
+    tell("job-title", title(job));
     progress(job.progress, job.message || (job.state === "queued" ? "In the queue" : ""));
     if (job.progress - spoken >= 0.25) say(`${percent((spoken = job.progress))} learned`);
     await pause(wait);
@@ -96,9 +108,7 @@ async function watch(job) {
       progress(job.progress, error.message); // the server may be restarting: keep asking
     }
   }
-  finish();
-  await ended(job);
-  return job.state;
+  return job;
 }
 
 async function cancel(id) {
@@ -159,19 +169,22 @@ async function ended(job) {
   outcome(job.state === "cancelled" ? "calm" : "bad", title, [el("p", {}, text ?? "The server did not say why.")], []);
 }
 
-const learnedTitle = ({ learned: act, classes: names }) => {
-  if (!act) return `Learned ${list(names)}`;
+function learnedTitle({ learned: act, classes: names }) {
+  if (!act) return `It learned ${list(names)}`;
   const parts = [];
-  if (act.classes.length) parts.push(`learned ${list(act.classes)}`);
-  if (act.extended.length) parts.push(`saw more of ${list(act.extended)}`);
+  if (act.classes.length) parts.push(`learned ${count(act.classes.length, "new class", "new classes")}`);
+  if (act.extended.length) parts.push(`saw more of ${count(act.extended.length, "known class", "known classes")}`);
   return `It ${parts.join(" and ")}`;
-};
+}
 
 function learned(act) {
   if (!act) return [];
+  const names = [...act.classes.map((name) => [name, ""]), ...act.extended.map((name) => [name, "more images"])];
+  const result = measured(act, `when learned, on ${onDay(act.date)}`);
   const content = [
-    el("p", {}, `${count(act.images, "image")} learned from. ${measured(act)}.`.replace("..", ".")),
-    el("p", { className: "muted fine" }, "That figure belongs to that day: measured among all classes known then, and not again since."),
+    el("ul", { className: "chips" }, names.map(([name, what]) => el("li", {}, name, what && el("span", { className: "muted" }, ` ${what}`)))),
+    el("p", {}, `Learned from ${count(act.images, "image")}; ${result}.`),
+    el("p", { className: "muted fine" }, "A figure of that day, among the classes known then. What it learns later can change it."),
   ];
   if (act.notes.length) {
     content.push(el("h4", {}, "Worth knowing about these images"), el("ul", {}, act.notes.map((note) => el("li", {}, note))));

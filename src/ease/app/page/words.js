@@ -60,9 +60,8 @@ export function list(names, most = 8) {
   return names.length < 2 ? names.join("") : `${names.slice(0, -1).join(", ")} and ${names.at(-1)}`;
 }
 
-/** How well an act of learning went, always as a figure of its day. */
-export function measured(act) {
-  if (act.accuracy === null || !act.held_out) return "Nothing was measured: no image was held out.";
-  const right = `${act.accuracy.toFixed(1)}${GAP}%`;
-  return `${right} of ${count(act.held_out, "held-out image")} recognised when learned, on ${onDay(act.date)}`;
+/** How well an act of learning went, always as a figure of its day: `when` says which. */
+export function measured(act, when) {
+  if (act.accuracy === null || !act.held_out) return "nothing measured, since no image was held out";
+  return `${act.accuracy.toFixed(1)}${GAP}% of ${count(act.held_out, "held-out image")} recognised ${when}`;
 }
