@@ -35,6 +35,7 @@ class FakeModel:
     Attributes:
         token: wanted from those who change the model.
         calibrated: whether predictions come with an unknown score.
+        thumbnails: class id -> picture.
         patient: jobs stay where they are while this is set.
     """
 

@@ -61,6 +61,19 @@ function showState() {
   for (const step of document.querySelectorAll(".first-step")) step.hidden = all.length > 0;
 }
 
+/** The first look at the model; a server that has only just been started is still loading it. */
+async function meet() {
+  for (;;) {
+    try {
+      return await model.reload();
+    } catch (error) {
+      if (error.status !== 503) throw error;
+      tell("state", "Loading the model …");
+      await new Promise((resolve) => setTimeout(resolve, 1000));
+    }
+  }
+}
+
 model.addEventListener("change", showState);
 looking.setUp();
 known.setUp((name) => {
@@ -77,7 +90,7 @@ document.querySelector(".skip").addEventListener("click", (event) => {
 });
 document.addEventListener("visibilitychange", () => document.hidden || model.reload().catch(() => {}));
 route({ focus: false });
-model.reload().catch((error) => {
+meet().catch((error) => {
   tell("state", "No model");
   tell(`${current()}-error`, error.message);
 });

@@ -12,7 +12,7 @@ function facts({ classes, generation, backbone, bytes: size, passes_per_image: p
     ["Generation", String(generation)],
     ["Confidence", calibrated ? "Calibrated" : "Uncalibrated"],
     ["Backbone", String(backbone)],
-    ["Size of the model", bytes(size)],
+    ["Size without backbone", bytes(size)],
     ["Passes per image", String(passes)],
   ];
   return rows.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value)));
@@ -52,7 +52,7 @@ function oneClass(entry) {
 
 function tools(entry) {
   const id = `rename-${entry.id}`;
-  const field = el("input", { id, type: "text", value: entry.name, autocomplete: "off", maxLength: 200, required: true });
+  const field = el("input", { id, type: "text", value: entry.name, autocomplete: "off", maxLength: 100, required: true });
   const form = el(
     "form",
     { className: "rename" },

@@ -1,6 +1,7 @@
 // Files that a person hands over: which of them are pictures, which folder they lay in, and small previews.
 
 const ENDINGS = /\.(jpe?g|jfif|png|webp|gif|bmp|tiff?|avif|heic|heif)$/i;
+const PLAIN = /\.(jpe?g|png|webp|gif|bmp|tiff?)$/i; // what the server reads; a browser may be able to open more
 const LARGE = 2_000_000; // bytes; photos above are shrunk before they travel
 const SIDE = 1600; // pixels; far more than any backbone looks at
 
@@ -66,9 +67,10 @@ async function draw(file, canvas) {
   bitmap.close();
 }
 
-/** The file, or a smaller copy of a large photo: quick to send, and without the place it was taken at. */
+/** The file, or a JPEG of a large photo (quick to send) or of a kind the server does not read. */
 export async function light(file) {
-  if (file.size <= LARGE) return file;
+  const foreign = !PLAIN.test(file.name);
+  if (file.size <= LARGE && !foreign) return file;
   try {
     const bitmap = await createImageBitmap(file);
     const scale = Math.min(1, SIDE / Math.max(bitmap.width, bitmap.height));
@@ -81,9 +83,9 @@ export async function light(file) {
     pen.drawImage(bitmap, 0, 0, width, height);
     bitmap.close();
     const blob = await new Promise((resolve) => canvas.toBlob(resolve, "image/jpeg", 0.9));
-    if (!blob || blob.size >= file.size) return file;
+    if (!blob || (blob.size >= file.size && !foreign)) return file;
     return new File([blob], file.name.replace(/\.[^.]*$|$/, ".jpg"), { type: "image/jpeg" });
   } catch {
-    return file; // a kind this browser cannot open; the server may
+    return file; // this browser cannot open it either; the server may, or says why not
   }
 }

@@ -6,7 +6,7 @@ import { classes, count, el, find, say, tell } from "./words.js";
 
 const SHOWN = 7; // previews per class
 const FEW = 5; // fewer images than this are learned without an adapter of their own
-const FORBIDDEN = /[/\\"\p{Cc}]/u; // would not survive the name of an uploaded file
+const FORBIDDEN = /^\.|[/\\"\p{Cc}]/u; // would not survive as part of an uploaded file's name
 
 const clean = (name) => name.normalize("NFC").trim().replace(/\s+/g, " "); // macOS hands out NFD
 
@@ -72,7 +72,7 @@ function drop(entry) {
 
 function makeRow(entry) {
   const id = `class-${entry.key}`;
-  const field = el("input", { id, type: "text", value: entry.name, autocomplete: "off", maxLength: 200, placeholder: "Name of the class", "aria-describedby": `${id}-note` });
+  const field = el("input", { id, type: "text", value: entry.name, autocomplete: "off", maxLength: 100, placeholder: "Name of the class", "aria-describedby": `${id}-note` });
   const number = el("span", { className: "number" });
   const thumbs = el("div", { className: "thumbs", "aria-hidden": "true" });
   const note = el("p", { className: "row-note", id: `${id}-note` });
@@ -116,7 +116,7 @@ function settle(entry) {
 /** What stands in the way of this class, or null. */
 function trouble(entry) {
   if (!entry.name) return "Give it a name.";
-  if (FORBIDDEN.test(entry.name)) return "A name cannot contain / \\ or \".";
+  if (FORBIDDEN.test(entry.name)) return "A name cannot start with a dot or contain / \\ or \".";
   if (!entry.files.length) return "Add images to it.";
   return null;
 }
@@ -216,5 +216,6 @@ export function setUp() {
   };
   find("keep-thumbnails").onchange = privacy;
   find("stage-list").addEventListener("input", ({ target: field }) => field.removeAttribute("aria-invalid"));
+  model.addEventListener("change", () => (find("keep-thumbnails").checked = model.now.thumbnails.on), { once: true });
   model.addEventListener("change", refresh);
 }

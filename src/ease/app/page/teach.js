@@ -238,10 +238,5 @@ export function setUp() {
     };
   }
   find("teach-folder").hidden = !("webkitdirectory" in HTMLInputElement.prototype);
-  let asked = false;
-  model.addEventListener("change", () => {
-    if (!asked) find("keep-thumbnails").checked = Boolean(model.now.thumbnails?.on);
-    asked = true;
-  });
   resume().catch((error) => tell("teach-error", error.message));
 }
