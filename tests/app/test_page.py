@@ -225,7 +225,9 @@ def test_a_stranger_is_called_one_and_doubt_is_admitted(fake: FakeServer, visit:
     expect(page.locator(".card .verdict").first).to_contain_text("Uncalibrated")
 
 
-def test_dropped_and_pasted_photos_are_looked_at(fake: FakeServer, visit: Any, photo: Any) -> None:
+def test_what_is_dropped_or_pasted_arrives_where_it_should(
+    fake: FakeServer, visit: Any, photo: Any, tmp_path: Path
+) -> None:
     page = visit(fake.url)
     give = """([kind, field, bytes]) => {
         const data = new DataTransfer();
@@ -239,6 +241,13 @@ def test_dropped_and_pasted_photos_are_looked_at(fake: FakeServer, visit: Any, p
     page.evaluate(give, ["paste", "clipboardData", content])
     expect(page.locator(".card figcaption")).to_have_text(["paste.png", "drop.png"])
     expect(page.locator(".card .source", has_text="generation")).to_have_count(2)
+    go(page, "Teach")
+    photo("plum/a/1.png")  # a folder with a folder in it, as a file manager hands it over
+    devices = page.context.new_cdp_session(page)
+    carried = {"items": [], "files": [str(tmp_path / "plum")], "dragOperationsMask": 1}
+    for step in ("dragEnter", "dragOver", "drop"):
+        devices.send("Input.dispatchDragEvent", {"type": step, "x": 300, "y": 300, "data": carried})
+    expect(page.get_by_label("Name of the class")).to_have_value("a")
 
 
 # --- teaching --------------------------------------------------------------------------------------
@@ -334,6 +343,28 @@ def test_folders_are_read_to_the_end_however_deep(fake: FakeServer, visit: Any) 
     }""")
     assert len(found) == 202
     assert [each for each in found if each[0] != "cats"] == [[None, "loose.jpg"], ["dogs", "1.jpg"]]
+
+
+def test_large_and_foreign_photos_travel_as_jpeg(fake: FakeServer, visit: Any, photo: Any) -> None:
+    page = visit(fake.url)
+    sent = page.evaluate(
+        """async (bytes) => {
+        const {light} = await import("/assets/pictures.js");
+        const small = new Uint8Array(bytes), padding = new Uint8Array(2_500_000);
+        const files = [["small.png", [small]], ["large.png", [small, padding]], ["odd.jfif", [small]],
+            ["broken.png", [padding]]].map(([name, parts]) => new File(parts, name));
+        return Promise.all(files.map(async (file) => {
+            const copy = await light(file);
+            return [copy.name, copy === file, copy.size < 100_000];
+        }));
+    }""",
+        list(photo("mine.png").read_bytes()),
+    )
+    same, shrunk, turned, hopeless = sent
+    assert same == ["small.png", True, True]
+    assert shrunk == ["large.jpg", False, True]
+    assert turned == ["odd.jpg", False, True]
+    assert hopeless == ["broken.png", True, False]
 
 
 # --- what it knows ---------------------------------------------------------------------------------

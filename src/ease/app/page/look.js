@@ -113,7 +113,7 @@ function verdict(prediction, calibrated) {
   if (prediction.is_unknown) {
     return {
       head: `Looks like none of the ${known}`,
-      line: [`Unknown score ${score}; above 50 % counts as none. If it had to choose:`],
+      line: [`Unknown score ${score}; above ${percent(0.5)} counts as none. If it had to choose:`],
       spoken: `looks like none of the ${known}, unknown score ${score}. Nearest: ${best.name}`,
     };
   }
