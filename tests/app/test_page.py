@@ -72,10 +72,10 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def real(original: Path, tmp_path: Path) -> Iterator[str]:
     """`ease serve` as it is, but for learning in a thread: a process would take seconds to load torch."""
     import uvicorn
+
     from ease.app.server.api import make_app
     from ease.app.server.service import Service
     from ease.app.server.telemetry import Log
-
     from tests.app.test_server import InThread
 
     model = Path(shutil.copytree(original, tmp_path / "served" / "model"))
