@@ -99,11 +99,16 @@ class Backbone:
 
     @torch.no_grad()
     def features(
-        self, images: Tensor, tunings: Sequence[Tuning | None], reading: Reading = "pooled"
+        self,
+        images: Tensor,
+        tunings: Sequence[Tuning | None],
+        reading: Reading = "pooled",
+        at_once: int | None = None,
     ) -> Tensor:
         """All subspaces of a batch in one call, in the order asked; fp32 [S, N, d] (or [S, N, T, d]).
 
-        None stands for the PTM itself. Always in eval mode. What the tunings share is computed once.
+        None stands for the PTM itself. Always in eval mode. What the tunings share is computed once. `at_once` is how
+        many subspaces run side by side; None chooses by the number of images, which a traced graph must not do.
         """
         asked = [PTM if t is None else t for t in tunings]
         found: dict[int, Tensor] = {}
@@ -114,16 +119,16 @@ class Backbone:
         with _evaluating(asked):
             for positions in groups.values():
                 members = [asked[p] for p in positions]
-                outs = self._group(trunk, images, members, reading)
+                outs = self._group(trunk, images, members, reading, at_once)
                 found.update(zip(positions, outs, strict=True))
         return torch.stack([found[p].float() for p in range(len(asked))])
 
     def _group(
-        self, trunk: Trunk, images: Tensor, members: list[Tuning], reading: Reading
+        self, trunk: Trunk, images: Tensor, members: list[Tuning], reading: Reading, at_once: int | None
     ) -> Iterator[Tensor]:
         """The features of one group's members, in order; each starts where it departs from the base."""
         if members[0].departs == Departure.BRANCH:
-            yield from self._branches(trunk, members, reading)
+            yield from self._branches(trunk, members, reading, at_once)
             return
         for tuning in members:
             if tuning.departs == Departure.NOTHING:
@@ -132,11 +137,14 @@ class Backbone:
                 start = tuning.first_layer()
                 yield self._run(trunk.entering(start), tuning, reading, start)
 
-    def _branches(self, trunk: Trunk, members: list[Tuning], reading: Reading) -> Iterator[Tensor]:
+    def _branches(
+        self, trunk: Trunk, members: list[Tuning], reading: Reading, at_once: int | None
+    ) -> Iterator[Tensor]:
         """Tunings that share all of the first block but the branch; afterwards side by side if they can."""
         stream, normed, out = trunk.first_body(self._queries(self.vit, 0, reading))
-        limit = TOKENS_AT_ONCE.get(out.device.type, 2**13)
-        at_once = max(1, limit // trunk.entering(0).shape[:2].numel())
+        if at_once is None:
+            limit = TOKENS_AT_ONCE.get(out.device.type, 2**13)
+            at_once = max(1, limit // trunk.entering(0).shape[:2].numel())
         for first in range(0, len(members), at_once):
             some = members[first : first + at_once]
             able = next((t for t in some if t is not PTM), PTM)
