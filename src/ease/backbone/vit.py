@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Literal
 
 import torch
@@ -41,6 +42,15 @@ class _Nothing(Tuning):
 
 PTM = _Nothing()
 """Nothing plugged in: the pre-trained model itself is a subspace too."""
+
+
+def stacked(tunings: Sequence[Tuning], at_once: int) -> Iterator[Tuning]:
+    """These tunings of one group in their order; up to `at_once` neighbours as one, where their kind can do that."""
+    for first in range(0, len(tunings), at_once):
+        some = tunings[first : first + at_once]
+        able = next((t for t in some if t is not PTM), PTM)
+        stack = type(able).stack(some) if len(some) > 1 else None
+        yield from some if stack is None else [stack]
 
 
 class Backbone:
@@ -107,11 +117,12 @@ class Backbone:
     ) -> Tensor:
         """All subspaces of a batch in one call, in the order asked; fp32 [S, N, d] (or [S, N, T, d]).
 
-        None stands for the PTM itself. Always in eval mode. What the tunings share is computed once. `at_once` is how
-        many subspaces run side by side; None chooses by the number of images, which a traced graph must not do.
+        None stands for the PTM itself, a stack for all that is in it. Always in eval mode. What the tunings share is
+        computed once. `at_once` is how many of them run side by side; None chooses by the number of images, which a
+        traced graph must not do.
         """
         asked = [PTM if t is None else t for t in tunings]
-        found: dict[int, Tensor] = {}
+        found: dict[int, list[Tensor]] = {}
         trunk = Trunk(self.vit, images)
         groups: dict[str, list[int]] = {}
         for position, tuning in enumerate(asked):
@@ -120,8 +131,8 @@ class Backbone:
             for positions in groups.values():
                 members = [asked[p] for p in positions]
                 outs = self._group(trunk, images, members, reading, at_once)
-                found.update(zip(positions, outs, strict=True))
-        return torch.stack([found[p].float() for p in range(len(asked))])
+                found |= {p: list(islice(outs, asked[p].copies)) for p in positions}
+        return torch.stack([one.float() for p in range(len(asked)) for one in found[p]])
 
     def _group(
         self, trunk: Trunk, images: Tensor, members: list[Tuning], reading: Reading, at_once: int | None
@@ -145,14 +156,10 @@ class Backbone:
         if at_once is None:
             limit = TOKENS_AT_ONCE.get(out.device.type, 2**13)
             at_once = max(1, limit // trunk.entering(0).shape[:2].numel())
-        for first in range(0, len(members), at_once):
-            some = members[first : first + at_once]
-            able = next((t for t in some if t is not PTM), PTM)
-            stack = type(able).stack(some) if len(some) > 1 else None
-            for tuning in some if stack is None else [stack]:
-                branch = tuning.branch(0, stream, normed)
-                x = out if branch is None else (branch.unflatten(0, (tuning.copies, -1)) + out).flatten(0, 1)
-                yield from self._run(x, tuning, reading, 1).unflatten(0, (tuning.copies, -1))
+        for tuning in stacked(members, at_once):
+            branch = tuning.branch(0, stream, normed)
+            x = out if branch is None else (branch.unflatten(0, (tuning.copies, -1)) + out).flatten(0, 1)
+            yield from self._run(x, tuning, reading, 1).unflatten(0, (tuning.copies, -1))
 
     def _queries(self, vit: Any, layer: int, reading: Reading) -> int | None:
         """In the last block only the class token is read, if it is alone."""

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from ease import __version__
-from ease.cli import lists, models, paper, runs
+from ease.cli import lists, models, paper, runs, share
 from ease.errors import EaseError
 
 INTERRUPTED = 130
@@ -48,6 +48,9 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "eval": models.evaluate,
     "info": models.info,
     "verify": models.verify,
+    "export": share.export,
+    "pack": share.pack,
+    "unpack": share.unpack,
     "methods": lists.methods,
     "backbones": lists.backbones,
     "studies": lists.studies,

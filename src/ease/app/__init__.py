@@ -1,0 +1,1 @@
+"""Grow your own classifier: learn, predict, serve."""
