@@ -34,7 +34,10 @@ JUDGED = 18
 
 
 def margin(logits: Tensor, temperature: float) -> Tensor:
-    best = torch.nn.functional.pad(logits, (0, 1), value=-1.0).topk(2, dim=1).values
+    """To the runner-up; a single class has none."""
+    if logits.shape[1] == 1:
+        return torch.zeros_like(logits[:, 0])
+    best = logits.topk(2, dim=1).values
     return best[:, 0] - best[:, 1]
 
 
@@ -102,9 +105,10 @@ def measure(config: RunConfig, limit: int) -> dict[str, list[float]]:
         found, labels = logits(held), torch.from_numpy(held.labels)
         own = Calibration.fit(found, labels)
         calibration = calibration.joined(own)
-        for name, score in SCORES.items():  # scores as the logits of a single class: the same rule for all
+        for name, score in SCORES.items():  # as the logits of a single class: the same rule for all
             one = score(found, own.temperature)[:, None]
             thresholds[name] = thresholds[name].joined(Calibration.fit(one, torch.zeros_like(labels)))
+    thresholds["largest logit"] = calibration  # the same, but for single images
     figures: dict[str, list[float]] = defaultdict(list)
     for part in (lambda task: left_over(task, limit), lambda task: task.test.limit(JUDGED)):
         old, new = (torch.cat([logits(part(task)) for task in tasks]) for tasks in (known, unknown))
