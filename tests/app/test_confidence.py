@@ -176,6 +176,7 @@ def test_uncalibrated_says_nothing_about_unknowns() -> None:
     logits = torch.rand(4, 3)
     assert torch.equal(none.confidences(logits), logits.softmax(1))
     assert Calibration.fit(torch.empty(0, 3), torch.empty(0)) == none
+    assert Calibration.fit(torch.ones(1, 1), torch.zeros(1)) == none  # nothing to compare it with
 
 
 def test_a_single_class_has_a_threshold_but_no_temperature() -> None:
@@ -233,6 +234,8 @@ def test_the_calibration_error_by_hand() -> None:
     assert expected_calibration_error(probabilities, [0, 1, 1, 1], bins=2) == pytest.approx(0.2875)
     # Ten bins: .9 right (gap .1), .7 wrong (.7), .6 wrong (.6), .95 right (.05), each a quarter.
     assert expected_calibration_error(probabilities, [0, 1, 1, 1], bins=10) == pytest.approx(1.45 / 4)
+    # On the edge of two bins it is the lower one: .5 right (gap .5), .9 wrong (.9).
+    assert expected_calibration_error([[0.5, 0.5], [0.9, 0.1]], [0, 1], bins=2) == pytest.approx(0.7)
     with pytest.raises(ValueError, match="no image"):
         expected_calibration_error(torch.empty(0, 2), torch.empty(0))
 
@@ -263,7 +266,7 @@ def test_a_tenth_of_each_class_is_held_out_and_small_classes_are_left_whole() ->
 
 
 @quick
-@given(st.lists(st.integers(1, 30), min_size=1, max_size=4), st.integers(0, 10**6), st.integers(1, 3))
+@given(st.lists(st.integers(1, 30), min_size=1, max_size=4), st.integers(0, 10**6), st.integers(1, 6))
 def test_holding_out_depends_on_content_alone(counts: list[int], seed: int, copies: int) -> None:
     images = some_images(counts, copies, start=seed)
     order = np.random.default_rng(seed).permutation(len(images))

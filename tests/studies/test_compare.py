@@ -247,3 +247,16 @@ def test_odd_paths_get_one_line(tmp_path: Path, make_record: Make) -> None:
     broken.write_text("[]")
     with pytest.raises(EaseError, match="JSON object"):
         find_records([broken])
+
+
+def test_a_method_may_be_chosen_where_folders_have_several(make_record: Make, tmp_path: Path) -> None:
+    for side, last in (("a", 60.0), ("b", 50.0)):
+        for method in ("ease", "simplecil"):
+            folder = tmp_path / side / method
+            folder.mkdir(parents=True)
+            (folder / "record.json").write_text(json.dumps({**make_record(method), "last": last}))
+    with pytest.raises(EaseError, match=r"2 experiments .*--method"):
+        compare(tmp_path / "a", tmp_path / "b")
+    assert compare(tmp_path / "a", tmp_path / "b", "ease").as_json()["results"]
+    with pytest.raises(EaseError, match="did you mean 'ease'"):
+        compare(tmp_path / "a", tmp_path / "b", "eas")

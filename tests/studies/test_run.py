@@ -126,8 +126,8 @@ def killed_at(point: int, folder: Path) -> None:
 def test_killed_at_any_point_it_resumes_to_the_same_record(
     share: int, whole: tuple[Path, dict[str, Any], list[str]], tmp_path: Path
 ) -> None:
-    # A write has eight points; a stride of 39 meets each of them in some part of the run.
-    for point in range(share * 5, len(whole[2]), 39):
+    # A write has eight points; these strides meet each of them, early and late in the run.
+    for point in range(share * 10, len(whole[2]), 79):
         folder = tmp_path / f"run{point}"
         killed_at(point, folder)
         begun = (folder / "run.json").exists()  # struck before that, it is simply started again

@@ -440,7 +440,7 @@ class Classifier:
             kept_images={str(i): name for i, name in self._kept.items()},
             more=more,
             keep=[name for name in self._kept.values() if name not in (more or {})],
-            **({"calibration": self._calibration.as_json()} if self._calibration.calibrated else {}),
+            calibration=self._calibration.as_json() if self._calibration.calibrated else None,
         )
 
     def _coming(self) -> int:

@@ -85,7 +85,7 @@ class Calibration:
 
     @classmethod
     def fit(cls, logits: Tensor, labels: Tensor) -> Calibration:
-        """From held-out images, one or more; without any, `none()`.
+        """From held-out images; `none()` without any, or with a single number to go by.
 
         The temperature minimises the negative log-likelihood, which is convex in its inverse. A few images may all be
         right, and then ever colder is ever better; so it is clipped: n images vouch for no more than a mean confidence
@@ -100,7 +100,7 @@ class Calibration:
         """
         if logits.ndim != 2 or labels.shape != logits.shape[:1] or not logits.isfinite().all():
             raise ValueError(f"logits {list(logits.shape)} and labels {list(labels.shape)} do not fit")
-        if not len(labels):
+        if logits.numel() < 2:
             return cls.none()
         logits, labels = logits.detach().double().cpu(), labels.detach().long().cpu()
         threshold = _threshold(logits)
@@ -259,5 +259,5 @@ def _threshold(logits: Tensor) -> float:
         unbiased = (4 * count - 4) / (4 * count - 3)
         deviation = float(scores.std()) / unbiased
     else:
-        deviation = float(logits.std()) if logits.shape[1] > 1 else 0.0
+        deviation = float(logits.std())
     return min(float(scores[int((1 - ACCEPTED) * count)]), float(scores.mean()) - _TAIL * deviation)

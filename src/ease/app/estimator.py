@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -96,7 +95,9 @@ class EaseClassifier(ClassifierMixin, BaseEstimator):
     def _learn(self, images: Sequence[Any], labels: np.ndarray) -> EaseClassifier:
         found, first = np.unique(labels, return_index=True)
         in_order = found[np.argsort(first)]
-        groups = {str(label): [images[i] for i in np.flatnonzero(labels == label)] for label in in_order}
+        groups = {
+            str(label): [images[i] for i in np.flatnonzero(labels == label).tolist()] for label in in_order
+        }
         if len(groups) < len(in_order):
             raise ValueError("two labels read the same as text, such as 1 and '1': make them differ")
         self.classifier_.learn(groups, extend=True)
@@ -107,10 +108,9 @@ class EaseClassifier(ClassifierMixin, BaseEstimator):
     def _folder(self) -> Path:
         if self.model is not None:
             return Path(self.model)
-        if hasattr(self, "_own"):
-            shutil.rmtree(self._own.name, ignore_errors=True)
-        self._own = tempfile.TemporaryDirectory(prefix="ease-")
-        return Path(self._own.name)
+        # The one before goes as soon as nothing holds it any more.
+        self.folder_ = tempfile.TemporaryDirectory(prefix="ease-")
+        return Path(self.folder_.name)
 
     def __sklearn_tags__(self) -> Any:
         """It reads images, not rows of numbers."""

@@ -125,8 +125,8 @@ def evaluate_folder(
     position = {name: i for i, name in enumerate(classifier.classes)}
     labels = np.array([position.get(photos.names[c], -1) for c in photos.images.labels])
     if not (labels >= 0).any():
-        known = ", ".join(classifier.classes[:5]) or "none yet"
-        raise EaseError(f"no class folder in '{folder}' is a class of the model (it knows: {known} ...)")
+        some = ", ".join(classifier.classes[:5]) or "none yet"
+        raise EaseError(f"no class folder in '{folder}' is a class of the model (it knows: {some} ...)")
     logits = _scores(classifier, photos.images, progress or Quiet())
     known, strange = logits[labels >= 0], logits[labels < 0]
     truth = torch.from_numpy(labels[labels >= 0])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Literal
 
 import torch
@@ -41,6 +42,15 @@ class _Nothing(Tuning):
 
 PTM = _Nothing()
 """Nothing plugged in: the pre-trained model itself is a subspace too."""
+
+
+def stacked(tunings: Sequence[Tuning], at_once: int) -> Iterator[Tuning]:
+    """These tunings of one group in their order; up to `at_once` neighbours as one, where their kind can do that."""
+    for first in range(0, len(tunings), at_once):
+        some = tunings[first : first + at_once]
+        able = next((t for t in some if t is not PTM), PTM)
+        stack = type(able).stack(some) if len(some) > 1 else None
+        yield from some if stack is None else [stack]
 
 
 class Backbone:
@@ -99,14 +109,20 @@ class Backbone:
 
     @torch.no_grad()
     def features(
-        self, images: Tensor, tunings: Sequence[Tuning | None], reading: Reading = "pooled"
+        self,
+        images: Tensor,
+        tunings: Sequence[Tuning | None],
+        reading: Reading = "pooled",
+        at_once: int | None = None,
     ) -> Tensor:
         """All subspaces of a batch in one call, in the order asked; fp32 [S, N, d] (or [S, N, T, d]).
 
-        None stands for the PTM itself. Always in eval mode. What the tunings share is computed once.
+        None stands for the PTM itself, a stack for all that is in it. Always in eval mode. What the tunings share is
+        computed once. `at_once` is how many of them run side by side; None chooses by the number of images, which a
+        traced graph must not do.
         """
         asked = [PTM if t is None else t for t in tunings]
-        found: dict[int, Tensor] = {}
+        found: dict[int, list[Tensor]] = {}
         trunk = Trunk(self.vit, images)
         groups: dict[str, list[int]] = {}
         for position, tuning in enumerate(asked):
@@ -114,16 +130,16 @@ class Backbone:
         with _evaluating(asked):
             for positions in groups.values():
                 members = [asked[p] for p in positions]
-                outs = self._group(trunk, images, members, reading)
-                found.update(zip(positions, outs, strict=True))
-        return torch.stack([found[p].float() for p in range(len(asked))])
+                outs = self._group(trunk, images, members, reading, at_once)
+                found |= {p: list(islice(outs, asked[p].copies)) for p in positions}
+        return torch.stack([one.float() for p in range(len(asked)) for one in found[p]])
 
     def _group(
-        self, trunk: Trunk, images: Tensor, members: list[Tuning], reading: Reading
+        self, trunk: Trunk, images: Tensor, members: list[Tuning], reading: Reading, at_once: int | None
     ) -> Iterator[Tensor]:
         """The features of one group's members, in order; each starts where it departs from the base."""
         if members[0].departs == Departure.BRANCH:
-            yield from self._branches(trunk, members, reading)
+            yield from self._branches(trunk, members, reading, at_once)
             return
         for tuning in members:
             if tuning.departs == Departure.NOTHING:
@@ -132,19 +148,18 @@ class Backbone:
                 start = tuning.first_layer()
                 yield self._run(trunk.entering(start), tuning, reading, start)
 
-    def _branches(self, trunk: Trunk, members: list[Tuning], reading: Reading) -> Iterator[Tensor]:
+    def _branches(
+        self, trunk: Trunk, members: list[Tuning], reading: Reading, at_once: int | None
+    ) -> Iterator[Tensor]:
         """Tunings that share all of the first block but the branch; afterwards side by side if they can."""
         stream, normed, out = trunk.first_body(self._queries(self.vit, 0, reading))
-        limit = TOKENS_AT_ONCE.get(out.device.type, 2**13)
-        at_once = max(1, limit // trunk.entering(0).shape[:2].numel())
-        for first in range(0, len(members), at_once):
-            some = members[first : first + at_once]
-            able = next((t for t in some if t is not PTM), PTM)
-            stack = type(able).stack(some) if len(some) > 1 else None
-            for tuning in some if stack is None else [stack]:
-                branch = tuning.branch(0, stream, normed)
-                x = out if branch is None else (branch.unflatten(0, (tuning.copies, -1)) + out).flatten(0, 1)
-                yield from self._run(x, tuning, reading, 1).unflatten(0, (tuning.copies, -1))
+        if at_once is None:
+            limit = TOKENS_AT_ONCE.get(out.device.type, 2**13)
+            at_once = max(1, limit // trunk.entering(0).shape[:2].numel())
+        for tuning in stacked(members, at_once):
+            branch = tuning.branch(0, stream, normed)
+            x = out if branch is None else (branch.unflatten(0, (tuning.copies, -1)) + out).flatten(0, 1)
+            yield from self._run(x, tuning, reading, 1).unflatten(0, (tuning.copies, -1))
 
     def _queries(self, vit: Any, layer: int, reading: Reading) -> int | None:
         """In the last block only the class token is read, if it is alone."""

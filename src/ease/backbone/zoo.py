@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 import socket
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from typing import Any, Literal
 from urllib.parse import urlparse
 from urllib.request import getproxies
 
+import numpy as np
 import timm
 import torch
 from huggingface_hub import constants as hub
@@ -44,6 +46,7 @@ _CURATED = {
 _NOT_OF_THE_VIT = re.compile(
     r"^(head|head_dist|fc|pre_logits|mask_token|decoder\w*|text|logit_scale|logit_bias)\b"
 )
+_JAX_PATCHES = re.compile(r"(^|/)embedding/kernel$")
 
 
 def backbone_list() -> dict[str, str]:
@@ -85,13 +88,21 @@ def load_backbone(
         # Built at the wanted size, so that positions are resampled at most once, from the file's grid.
         vit = _create(name, pretrained=False, input_size=input_size, resample=False)
         content = tensors_hash(_without_classifier(tensors))
-        if Path(str(weights)).suffix == ".npz":
-            _load_jax(vit, Path(str(weights)), tensors, name)
+        source = f"weights file '{weights}'"
+        if Path(str(weights)).suffix == ".npz" or _has_jax_names(tensors):
+            _load_jax(vit, tensors, source, name)
         else:
-            _load(
-                vit, tensors, f"weights file '{weights}'", name, is_model_in_modules(architecture, ["deit"])
-            )
+            _load(vit, tensors, source, name, is_model_in_modules(architecture, ["deit"]))
     return Backbone(vit, name, content, _pixels(vit.patch_embed.img_size[0], vit.pretrained_cfg, normalize))
+
+
+def backbone_tensors(name: str, weights: Path | str | None = None) -> dict[str, Tensor]:
+    """What `weights_hash` covers, under the names it has there: a file of these gives the same backbone at any size."""
+    if weights is not None:
+        return _without_classifier(read_weights(Path(weights)))
+    if name == EMBEDDED:
+        return _without_classifier(_embedded_tensors())
+    return dict(load_backbone(name).vit.state_dict())
 
 
 def backbone_from_state(
@@ -140,13 +151,17 @@ def _embedded(
             img_size=size, patch_size=8, embed_dim=192, depth=6, num_heads=3, num_classes=0
         )
     if pretrained and tensors is None:
-        tensors = load((files("ease") / "weights" / "ease-vit.safetensors").read_bytes())
+        tensors = _embedded_tensors()
     if tensors is None:
         tensors = vit.state_dict()
     _load(vit, tensors, "its embedded file" if weights is None else f"weights file '{weights}'", EMBEDDED)
     half = {"mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5), "interpolation": "bicubic"}
     pixels = _pixels(size, half, normalize)
     return Backbone(vit, EMBEDDED, tensors_hash(_without_classifier(tensors)), pixels)
+
+
+def _embedded_tensors() -> dict[str, Tensor]:
+    return load((files("ease") / "weights" / "ease-vit.safetensors").read_bytes())
 
 
 def _known(name: str) -> str:
@@ -209,20 +224,27 @@ def _load(
             raise EaseError(f"{foreign}: it {what} '{keys[0]}' ({len(keys)} such tensors)")
 
 
-def _load_jax(vit: Any, path: Path, tensors: dict[str, Tensor], name: str) -> None:
-    foreign = f"weights file '{path}' does not fit backbone '{name}'"
+def _has_jax_names(tensors: dict[str, Tensor]) -> bool:
+    return any(_JAX_PATCHES.search(k) for k in tensors)
+
+
+def _load_jax(vit: Any, tensors: dict[str, Tensor], source: str, name: str) -> None:
+    foreign = f"{source} does not fit backbone '{name}'"
     found = {int(m.group(1)) for k in tensors if (m := re.search(r"encoderblock_(\d+)/", k))}
     if found and len(found) != len(vit.blocks):
         raise EaseError(f"{foreign}: it has {len(found)} blocks, not {len(vit.blocks)}")
-    patch = next((v for k, v in tensors.items() if re.search(r"(^|/)embedding/kernel$", k)), None)
+    patch = next((v for k, v in tensors.items() if _JAX_PATCHES.search(k)), None)
     wanted = tuple(vit.patch_embed.patch_size)
     if patch is not None and tuple(patch.shape[:2]) != wanted:
         raise EaseError(
             f"{foreign}: its patches are {patch.shape[0]}x{patch.shape[1]}, not {wanted[0]}x{wanted[1]}"
         )
+    packed = io.BytesIO()  # timm converts these names only while it reads an archive
     try:
+        np.savez(packed, **{k: v.numpy() for k, v in tensors.items()})  # type: ignore[arg-type]
+        packed.seek(0)
         with torch.no_grad():
-            vit.load_pretrained(str(path))
+            vit.load_pretrained(packed)
     except Exception as error:  # names that are not there, shapes that differ
         raise EaseError(f"{foreign}: it is of another architecture") from error
 

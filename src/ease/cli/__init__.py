@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from ease import __version__
-from ease.cli import grow, lists, models, paper, runs, serve
+from ease.cli import grow, lists, models, paper, runs, serve, share
 from ease.errors import EaseError
 
 INTERRUPTED = 130
@@ -54,6 +54,9 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "eval": models.evaluate,
     "info": models.info,
     "verify": models.verify,
+    "export": share.export,
+    "pack": share.pack,
+    "unpack": share.unpack,
     "methods": lists.methods,
     "backbones": lists.backbones,
     "studies": lists.studies,

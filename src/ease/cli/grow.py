@@ -42,16 +42,22 @@ def learn(
     from ease.engine.progress import Bars
     from ease.engine.store import ModelDirectory
 
-    making = {"backbone": backbone, "input_size": input_size, "augment": augment, "seed": seed}
+    bad = options.refuse_or_skip(unreadable)
+    making: dict[str, Any] = {
+        "backbone": backbone,
+        "input_size": input_size,
+        "augment": augment,
+        "seed": seed,
+    }
     making = {name: value for name, value in making.items() if value is not None}
     if ModelDirectory(model).exists:
         if making or sets:
             name = f"--{next(iter(making)).replace('_', '-')}" if making else "--set"
             raise EaseError(f"{name} is chosen when a model is made, and {model} holds one: leave it out")
         classifier = Classifier.open(model, weights)
-        photos = gather(folder, unreadable=unreadable, progress=Bars())
+        photos = gather(folder, unreadable=bad, progress=Bars())
     else:
-        photos = gather(folder, unreadable=unreadable, progress=Bars())  # before anything is written
+        photos = gather(folder, unreadable=bad, progress=Bars())  # before anything is written
         classifier = Classifier.create(model, weights=weights, settings=parse_sets(sets or []), **making)
     learned = classifier.learn(photos, extend=extend, thumbnails=thumbnails, progress=Bars())
     if as_json:

@@ -31,7 +31,7 @@ def evaluate(
     if folder is not None:
         if data_root is not None or limit_per_class is not None:
             raise EaseError("--data-root and --limit-per-class belong to --dataset, not to a folder")
-        _evaluate_folder(model, folder, weights, out, unreadable, as_json)
+        _evaluate_folder(model, folder, weights, out, options.refuse_or_skip(unreadable), as_json)
         return
     if out is not None:
         raise EaseError("--out belongs to a folder of photos; for datasets see 'ease run' and 'ease report'")

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
-from ease.errors import EaseError
+from ease.errors import EaseError, unknown
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")]
 Sets = Annotated[
@@ -23,6 +23,15 @@ Unreadable = Annotated[str, typer.Option(help="Damaged images: refuse or skip.")
 Methods = Annotated[str | None, typer.Option(help="Only these, separated by commas.", metavar="A,B,...")]
 Seeds = Annotated[str | None, typer.Option(help="Separated by commas.", metavar="N,N,...")]
 Jobs = Annotated[int, typer.Option(min=1, help="Runs at a time; they share the cores.")]
+
+
+def refuse_or_skip(text: str) -> Literal["refuse", "skip"]:
+    """The value of --unreadable."""
+    if text == "refuse":
+        return "refuse"
+    if text == "skip":
+        return "skip"
+    raise unknown("choice for --unreadable", text, ("refuse", "skip"))
 
 
 def path_text(path: Path | None) -> str | None:

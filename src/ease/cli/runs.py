@@ -128,12 +128,13 @@ def report(
 def compare(
     a: Annotated[Path, typer.Argument(metavar="A", help="A run, a record file, or a folder of seeds.")],
     b: Annotated[Path, typer.Argument(metavar="B", help="What to compare it with.")],
+    method: Annotated[str | None, typer.Option(help="Which one, where the folders have several.")] = None,
     as_json: options.Json = False,
 ) -> None:
     """Two experiments side by side: settings, results, and whether the difference could be chance."""
     from ease.studies.compare import compare as compared
 
-    found = compared(a, b)
+    found = compared(a, b, method)
     if as_json:
         print_json(found.as_json())
         return

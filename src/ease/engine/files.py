@@ -12,7 +12,7 @@ import stat
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, BinaryIO, NoReturn
 
 from safetensors import SafetensorError
 from safetensors.torch import load as decode_safetensors
@@ -108,13 +108,20 @@ def write_atomic(path: Path | str, data: bytes, durable: bool = True) -> None:
     power cut may still undo it. What is not `durable` survives a crash of the process, perhaps not of the
     machine: for caches that check what they read.
     """
+    with replacing(path, durable) as file:
+        file.write(data)
+
+
+@contextlib.contextmanager
+def replacing(path: Path | str, durable: bool = True) -> Iterator[BinaryIO]:
+    """As `write_atomic`, for content that is written piece by piece inside the `with`."""
     path = Path(path)
-    temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}-{secrets.token_hex(4)}")
+    temporary = temporary_beside(path)
     try:
         with explained("write", path):
             with open(temporary, "xb") as file:
                 fault("before-write", path)
-                file.write(data)
+                yield file
                 file.flush()
                 fault("after-write", path)
                 if durable:
@@ -130,6 +137,11 @@ def write_atomic(path: Path | str, data: bytes, durable: bool = True) -> None:
         with contextlib.suppress(OSError):
             temporary.unlink()
         raise
+
+
+def temporary_beside(path: Path) -> Path:
+    """A name that nobody else uses, for what will be renamed to `path` once it is whole."""
+    return path.with_name(f".{path.name}.tmp-{os.getpid()}-{secrets.token_hex(4)}")
 
 
 def remove(path: Path) -> None:

@@ -56,6 +56,7 @@ class Bars:
             TimeRemainingColumn(),
             console=self._console,
             transient=True,
+            disable=not self._console.is_terminal,  # in a log file it would leave empty lines
         )
         self._open = 0
 

@@ -102,11 +102,15 @@ class ModelDirectory:
         }
         return Generation(manifest, tensors)
 
+    def read(self, entry: StoredFile) -> bytes:
+        """The checked content of one file."""
+        return durable.read_checked(self._inside(entry.path), entry)
+
     def verify(self, generation: int | None = None) -> None:
         """Check every file of a generation against its manifest."""
         _, stored = self._read_manifest(generation)
         for entry in stored.values():
-            durable.read_checked(self._inside(entry.path), entry)
+            self.read(entry)
 
     # --- writing ----------------------------------------------------------------------------------
 
@@ -189,7 +193,7 @@ class ModelDirectory:
     # --- manifests --------------------------------------------------------------------------------
 
     def _manifest_file(self, generation: int) -> Path:
-        return self.path / "manifests" / f"{generation:04d}.json"
+        return self.path / manifest_copy(generation)
 
     def _read_manifest(self, generation: int | None) -> tuple[dict[str, Any], dict[str, StoredFile]]:
         path = self.manifest_path if generation is None else self._manifest_file(generation)
@@ -203,10 +207,10 @@ class ModelDirectory:
             raise EaseError(
                 f"the model in {self.path} has no generation {generation}: known: {known or 'none'}"
             )
-        manifest = _decode_manifest(durable.read_bytes(path, durable.JSON_LIMIT), path)
+        manifest, stored = decode_manifest(durable.read_bytes(path, durable.JSON_LIMIT), path)
         if generation is not None and manifest["generation"] != generation:
             raise durable.damaged(path, f"it holds generation {manifest['generation']}")
-        return manifest, _stored_files(manifest, path)
+        return manifest, stored
 
     def _point_at(self, raw: bytes) -> None:
         """Replace manifest.json; whoever sees this fail may rely on the old one being current."""
@@ -304,8 +308,8 @@ class ModelDirectory:
             cached = self._recorded.get(path)
             if cached is None or cached[0] != version:
                 try:
-                    manifest = _decode_manifest(durable.read_bytes(path, durable.JSON_LIMIT), path)
-                    cached = (version, _stored_files(manifest, path))
+                    raw = durable.read_bytes(path, durable.JSON_LIMIT)
+                    cached = (version, decode_manifest(raw, path)[1])
                 except EaseError:  # an old one that is damaged must not keep the model from growing
                     continue
             seen[path] = cached
@@ -335,6 +339,20 @@ class ModelDirectory:
                     durable.remove(path)
                     litter.append(path)
         return {path.parent for path in litter}
+
+
+def manifest_copy(generation: int) -> str:
+    """Where, in a model directory, the manifest of a generation is kept besides being the current one."""
+    return f"manifests/{generation:04d}.json"
+
+
+def model_directory(path: Path) -> ModelDirectory:
+    """The model directory at a path; a run's folder stands for the model inside it."""
+    for candidate in (path, path / "model"):
+        directory = ModelDirectory(candidate)
+        if directory.exists:
+            return directory
+    raise EaseError(f"{path} holds no model: it has no manifest.json")
 
 
 def _is_ours(path: Path, kind: str) -> bool:
@@ -368,6 +386,12 @@ def _encode_manifest(number: int, fields: Mapping[str, Any], stored: Mapping[str
 
 def _sealed(body: dict[str, Any]) -> bytes:
     return durable.encode_json({**body, "checksum": durable.entry_of(durable.encode_json(body)).sha256})
+
+
+def decode_manifest(raw: bytes, path: Path) -> tuple[dict[str, Any], dict[str, StoredFile]]:
+    """A manifest and the files it names, by logical name; `path` is for the error."""
+    manifest = _decode_manifest(raw, path)
+    return manifest, _stored_files(manifest, path)
 
 
 def _decode_manifest(raw: bytes, path: Path) -> dict[str, Any]:

@@ -20,6 +20,9 @@ from ease.methods.registry import find_method
 from ease.streams import Stream
 from ease.streams.transforms import Transforms
 
+BACKBONE_FILE = "backbone.safetensors"
+"""Where a model directory that was unpacked from an archive has its backbone."""
+
 
 def save_model(
     directory: ModelDirectory,
@@ -119,15 +122,24 @@ def making_sense(directory: ModelDirectory) -> Iterator[None]:
         ) from error
 
 
+def weights_beside(directory: ModelDirectory) -> Path | None:
+    """The backbone's weights in the model directory, if somebody put them there."""
+    path = directory.path / BACKBONE_FILE
+    return path if path.is_file() else None
+
+
 def backbone_of(directory: ModelDirectory, weights: Path | str | None = None) -> Backbone:
-    """The backbone that a saved model was learned on."""
+    """The backbone that a saved model was learned on.
+
+    Without `weights` the backbone's own file in the model directory is taken, if there is one (see `ease unpack`).
+    """
     manifest = directory.manifest()
     with making_sense(directory):
         spec = manifest["backbone"]
         unnormalised = all(m == 0 for m in spec["mean"]) and all(s == 1 for s in spec["std"])
         return load_backbone(
             spec["name"],
-            weights=weights,
+            weights=weights_beside(directory) if weights is None else weights,
             input_size=spec["input_size"],
             normalize="none" if unnormalised else "model",
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -80,8 +80,29 @@ class Transforms:
             return self._scale(self._check_size(image))
         short = min(image.shape[-2:])
         image = pixelwise.center_crop_image(image, [min(side, _LONGEST * short) for side in image.shape[-2:]])
-        image = pixelwise.resize_image(image, [round(256 * size / 224)], self._interpolation, antialias=True)
+        image = pixelwise.resize_image(image, [self._short_side], self._interpolation, antialias=True)
         return self._scale(pixelwise.center_crop_image(image, [size, size]))
+
+    @property
+    def _short_side(self) -> int:
+        return round(256 * self.pixels.size / 224)
+
+    def described(self) -> dict[str, Any]:
+        """What `test` does, for whoever has to do it elsewhere; JSON values."""
+        wants = self.pixels
+        resize = (
+            "none"
+            if self.is_raw
+            else f"crop the centre to at most {_LONGEST}:1, resize the short side to {self._short_side} px with "
+            f"antialiasing on 8-bit values, crop the centre {wants.size} x {wants.size}"
+        )
+        return {
+            "input_size": wants.size,
+            "resize": resize,
+            "interpolation": wants.interpolation,
+            "mean": list(wants.mean),
+            "std": list(wants.std),
+        }
 
     def train(self, image: Tensor, uniforms: npt.NDArray[np.floating]) -> Tensor:
         """A random crop resized to s, maybe flipped. uint8 [3, H, W] and [DRAWS] -> float32 [3, s, s]."""

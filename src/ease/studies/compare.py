@@ -14,7 +14,7 @@ import rich.table
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
-from ease.errors import EaseError
+from ease.errors import EaseError, unknown
 from ease.studies.records import RECORD, Found, find_records
 from ease.studies.series import SURROUNDINGS, Record, Series, flattened, group, plain
 from ease.studies.significance import FEW, McNemar, Paired, mcnemar, paired
@@ -157,9 +157,12 @@ class Comparison:
             yield Text(f"note: {remark}")
 
 
-def compare(a: Path, b: Path) -> Comparison:
-    """Compare what lies at two paths: a run's folder, a record file, or a folder of several seeds."""
-    first, second = _side(a), _side(b)
+def compare(a: Path, b: Path, method: str | None = None) -> Comparison:
+    """Compare what lies at two paths: a run's folder, a record file, or a folder of several seeds.
+
+    Where a folder has several methods, `method` says which one is meant.
+    """
+    first, second = _side(a, method), _side(b, method)
     seeds = [seed for seed in first.series.seeds if seed in second.series.seeds]
     obstacles, remarks = _obstacles(first, second), []
     tasks: list[Result] = []
@@ -197,12 +200,20 @@ def compare(a: Path, b: Path) -> Comparison:
 # --- sides ----------------------------------------------------------------------------------------
 
 
-def _side(path: Path) -> Side:
+def _side(path: Path, method: str | None) -> Side:
     runs = find_records([path]).runs
+    if method is not None:
+        here = {run.record["method"] for run in runs}
+        if method not in here:
+            raise unknown(f"method in {path}", method, here)
+        runs = [run for run in runs if run.record["method"] == method]
     grouped = group([run.record for run in runs])
     if len(grouped) > 1:
-        names = ", ".join(dict.fromkeys(f"{s.label} on {s.place}" for s in grouped))
-        raise EaseError(f"{path} holds {len(grouped)} experiments ({names}): name the folder of one of them")
+        names = list(dict.fromkeys(f"{s.label} on {s.place}" for s in grouped))
+        some = ", ".join(names[:3]) + (" ..." if len(names) > 3 else "")
+        raise EaseError(
+            f"{path} holds {len(grouped)} experiments ({some}): name the folder of one of them, or a method (--method)"
+        )
     seeds = grouped[0].seeds
     for seed in seeds:
         if seeds.count(seed) > 1:

@@ -5,18 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ease.engine.store import ModelDirectory
-from ease.errors import EaseError
+from ease.engine.store import model_directory
 from ease.methods.model import making_sense
-
-
-def model_directory(path: Path) -> ModelDirectory:
-    """The model directory at a path; a run's folder stands for the model inside it."""
-    for candidate in (path, path / "model"):
-        directory = ModelDirectory(candidate)
-        if directory.exists:
-            return directory
-    raise EaseError(f"{path} holds no model: it has no manifest.json")
 
 
 def describe_model(path: Path) -> dict[str, Any]:

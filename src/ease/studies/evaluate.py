@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from ease.engine.features import FeatureStore, Shelf
+from ease.engine.store import model_directory
 from ease.errors import EaseError
 from ease.methods.base import Learner
 from ease.methods.model import open_model
 from ease.streams import ImageSet
 from ease.streams.datasets import load_dataset
-from ease.studies.describe import model_directory
 from ease.studies.metrics import score_stage
 
 

@@ -119,7 +119,7 @@ def _table(exhibit: Exhibit, known: Known) -> ExhibitTable:
     cells: dict[tuple[str, str], list[Record]] = {}
     paper: dict[tuple[str, str], tuple[float, float]] = {}
     for square, record in known:
-        at = (_row_name(exhibit, square), _column_name(exhibit, square))
+        at = (_row_name(exhibit, square), _column_name(exhibit, square, record))
         cells.setdefault(at, []).append(record)
         figures = published(square, record)
         if figures is not None:
@@ -136,11 +136,16 @@ def _row_name(exhibit: Exhibit, square: Square) -> str:
     return f"{square.row.title}, {varied}" if varied else square.row.title
 
 
-def _column_name(exhibit: Exhibit, square: Square) -> str:
+def _column_name(exhibit: Exhibit, square: Square, record: Record) -> str:
     if exhibit.draw == "grid":
         key = list(exhibit.vary)[1]
         return f"{key} {square.varied[key]}"
-    return str(square.place)
+    return str(_measured(record))
+
+
+def _measured(record: Record) -> Place:
+    """Where it really was: a subset of a dataset has a name of its own."""
+    return Place(record["dataset"], record["protocol"])
 
 
 def _figures(exhibit: Exhibit, known: Known, grid: Grid) -> list[tuple[str, Figure]]:
@@ -164,7 +169,7 @@ def _figures(exhibit: Exhibit, known: Known, grid: Grid) -> list[tuple[str, Figu
 def _by_place(known: Known) -> dict[Place, list[tuple[Square, Record]]]:
     places: dict[Place, list[tuple[Square, Record]]] = {}
     for square, record in known:
-        places.setdefault(square.place, []).append((square, record))
+        places.setdefault(_measured(record), []).append((square, record))
     return places
 
 

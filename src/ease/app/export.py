@@ -1,0 +1,276 @@
+"""A saved model as one ONNX file, which runs without ease and without torch."""
+
+from __future__ import annotations
+
+import json
+import math
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ease import __version__
+from ease.backbone import PTM
+from ease.backbone.vit import stacked
+from ease.engine import files as durable
+from ease.engine.store import model_directory
+from ease.errors import EaseError
+from ease.methods.base import Learner
+from ease.methods.model import making_sense, open_model
+from ease.methods.prompting import Prompted, PromptLearner
+
+OPSET = 18
+"""What torch's exporter writes by itself; every runtime of the last years reads it."""
+
+LIMIT = 2**31 - 2**24
+"""A protobuf holds 2 GB; some of it is for the graph around the weights."""
+
+SIDE_BY_SIDE = 8
+"""Adapters that the graph runs as one batch. Each such batch is traced anew, which takes seconds; but the memory of a
+prediction grows with it."""
+
+TOLERANCE = 1e-4
+BATCHES = (1, 3)
+"""Sizes that the check runs; the graph is traced with two images, so that neither is the traced one."""
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What was written.
+
+    Attributes:
+        path: the file.
+        bytes: its size.
+        largest_difference: from the learner's own logits on random images; None if that was not checked.
+        opset: of the graph.
+        classes: how many it tells apart.
+    """
+
+    path: Path
+    bytes: int
+    largest_difference: float | None
+    opset: int
+    classes: int
+
+
+class Network(nn.Module):
+    """Pixels in [0, 1] -> logits and probabilities, as one computation that is the same for every batch size.
+
+    Args:
+        learner: what it computes.
+        temperature: divides the logits before their softmax.
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, learner: Learner, temperature: float) -> None:
+        super().__init__()
+        pixels = learner.backbone.pixels
+        self.register_buffer("mean", torch.tensor(pixels.mean).view(3, 1, 1))
+        self.register_buffer("std", torch.tensor(pixels.std).view(3, 1, 1))
+        self.temperature = temperature
+        self._learner = (learner,)  # in a tuple: it is no module
+        asked = [PTM if s.tuning is None else s.tuning for s in learner.subspaces()]
+        groups = (list(some) for _, some in groupby(asked, key=lambda tuning: tuning.group()))
+        self.tunings = nn.ModuleList(t for some in groups for t in stacked(some, SIDE_BY_SIDE))
+        # All are registered, so that a weight which several subspaces use stands in the file once.
+        self.vits = nn.ModuleList([learner.backbone.vit])
+        self.vits.extend(vit for tuning in asked if (vit := tuning.vit()) is not None)
+        self.prompted = Prompted(learner) if isinstance(learner, PromptLearner) else None
+
+    def forward(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
+        """[N, 3, s, s] -> logits [N, C] and probabilities [N, C]."""
+        logits = self._logits((pixels - self.mean) / self.std)
+        return logits, (logits / self.temperature).softmax(dim=-1)
+
+    def _logits(self, pixels: Tensor) -> Tensor:
+        (learner,) = self._learner
+        if self.prompted is not None:
+            return self.prompted(pixels)[0]
+        if learner.per_image:
+            return learner.logits(pixels)
+        tunings = list(self.tunings)
+        return learner.head(learner.backbone.features(pixels, tunings, learner.reading, at_once=1))  # type: ignore[arg-type]
+
+
+def export_onnx(path: Path, out: Path, *, weights: Path | None = None, check: bool = True) -> Exported:
+    """Write a saved model as an ONNX file: `pixels` [N, 3, s, s] -> `logits` [N, C] and `probabilities` [N, C].
+
+    Pixels are RGB in [0, 1], already resized; mean and std are inside the graph, so that nobody can get them wrong.
+    What else a caller must know stands in the file's metadata.
+
+    Args:
+        path: model directory, or a run's folder.
+        out: the file, replaced if it exists.
+        weights: the backbone's weights, where the manifest alone does not lead to them.
+        check: run the graph before it is written, and refuse it if its logits are not the learner's.
+    """
+    _need_packages(check)
+    directory = model_directory(path)
+    if out.is_dir():
+        raise EaseError(f"cannot write {out}: it is a folder, name a file")
+    learner, manifest = open_model(directory.path, weights)
+    if not learner.classes:
+        raise EaseError(f"the model in {directory.path} knows no class yet: let it learn some")
+    with making_sense(directory):
+        temperature = _temperature(manifest)
+        facts = _metadata(learner, manifest, temperature)
+    data, difference = onnx_of(learner, facts, temperature, check)
+    durable.make_folder(out.parent)
+    durable.write_atomic(out, data)
+    return Exported(out, len(data), difference, OPSET, learner.classes)
+
+
+def onnx_of(
+    learner: Learner, facts: Mapping[str, str], temperature: float = 1.0, check: bool = True
+) -> tuple[bytes, float | None]:
+    """A learner as the content of an ONNX file, and its largest difference from the learner if that is checked.
+
+    Args:
+        learner: one that knows some classes.
+        facts: the file's metadata.
+        temperature: divides the logits before their softmax.
+        check: whether to run the graph and compare.
+    """
+    _need_packages(check)
+    import onnx
+
+    network = Network(learner, temperature).eval()
+    size = sum(value.numel() * value.element_size() for value in network.state_dict().values())
+    if size > LIMIT:
+        raise _too_large(learner, size)
+    images = _random_images(learner, sum(BATCHES))
+    # Before the tracing: what a learner makes on first use must be made of numbers, not of symbols.
+    expected = learner.logits((images - network.mean) / network.std)
+    proto = _traced(network, images[:2], learner)
+    onnx.helper.set_model_props(proto, facts)
+    if proto.ByteSize() >= 2**31:
+        raise _too_large(learner, proto.ByteSize())
+    data = bytes(proto.SerializeToString(deterministic=True))
+    return data, _largest_difference(data, learner, images, expected, temperature) if check else None
+
+
+def _need_packages(check: bool) -> None:
+    try:
+        import onnx  # noqa: F401
+        import onnxscript  # noqa: F401  (torch's exporter needs it)
+
+        if check:
+            import onnxruntime  # noqa: F401
+    except ImportError as error:
+        raise EaseError("ONNX export needs more packages: pip install 'ease-cil[onnx]'") from error
+
+
+def _temperature(manifest: Mapping[str, Any]) -> float:
+    """What the model's confidences were calibrated with, if they were."""
+    value = float((manifest.get("calibration") or {}).get("temperature", 1.0))
+    if not (value > 0 and math.isfinite(value)):
+        raise ValueError(f"temperature {value} is not positive")
+    return value
+
+
+def _metadata(learner: Learner, manifest: Mapping[str, Any], temperature: float) -> dict[str, str]:
+    names = [entry["name"] for entry in manifest["classes"]]
+    if len(names) != learner.classes:
+        raise ValueError(f"{len(names)} class names for {learner.classes} classes")
+    preprocessing = {
+        **learner.engine.transforms.described(),
+        "input": "float32 [N, 3, input_size, input_size], RGB, values in [0, 1], resized as said here",
+        "normalisation": "(pixels - mean) / std is inside the graph: do not normalise again",
+    }
+    return {
+        "classes": json.dumps(names),
+        "preprocessing": json.dumps(preprocessing),
+        "temperature": json.dumps(temperature),
+        "method": learner.name,
+        "backbone": learner.backbone.name,
+        "generation": str(manifest["generation"]),
+        "ease_version": __version__,
+    }
+
+
+def _random_images(learner: Learner, count: int) -> Tensor:
+    size = learner.backbone.pixels.size
+    return torch.rand(count, 3, size, size, generator=torch.Generator().manual_seed(0))
+
+
+def _traced(network: Network, example: Tensor, learner: Learner) -> Any:
+    """The graph as an ONNX message, without what the exporter notes about this machine."""
+    try:
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            program = torch.onnx.export(
+                network,
+                (example,),
+                dynamo=True,
+                verbose=False,
+                opset_version=OPSET,
+                input_names=["pixels"],
+                output_names=["logits", "probabilities"],
+                dynamic_shapes=({0: torch.export.Dim("batch")},),
+            )
+        assert program is not None
+        proto = program.model_proto
+    except Exception as error:  # tracing runs any method's code: whatever fails there means the same here
+        reason = " ".join(str(error).split())[:120]
+        raise EaseError(
+            f"{learner.name} cannot be exported: ONNX cannot express what it computes "
+            f"({type(error).__name__}: {reason})"
+        ) from error
+    _strip(proto)
+    return proto
+
+
+def _strip(message: Any) -> None:
+    """Remove all remarks, which hold stack traces with this machine's paths."""
+    for field, value in message.ListFields():
+        if field.name in ("doc_string", "metadata_props"):
+            message.ClearField(field.name)
+        elif field.message_type is not None:
+            for inner in [value] if hasattr(value, "ListFields") else value:
+                _strip(inner)
+
+
+def _too_large(learner: Learner, size: int) -> EaseError:
+    return EaseError(
+        f"{learner.name} with its backbone takes {size / 2**30:.1f} GB and an ONNX file holds 2 GB: "
+        "use a smaller backbone, or a method that keeps fewer networks"
+    )
+
+
+def _largest_difference(
+    data: bytes, learner: Learner, images: Tensor, expected: Tensor, temperature: float
+) -> float:
+    """How far the graph's logits are from the learner's, in batches of several sizes; too far is an error."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    options.log_severity_level = 3  # errors only: it warns about what it optimises
+    limit = TOLERANCE * max(1.0, float(expected.abs().max()))
+    worst = 0.0
+    try:
+        session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+        for some, wanted in zip(images.split(list(BATCHES)), expected.split(list(BATCHES)), strict=True):
+            logits, probabilities = session.run(["logits", "probabilities"], {"pixels": some.numpy()})
+            sure = (wanted / temperature).softmax(dim=-1)
+            for found, right in ((logits, wanted), (probabilities, sure)):
+                difference = float((torch.from_numpy(found) - right).abs().max())
+                worst = max(worst, difference) if math.isfinite(difference) else math.inf
+    except Exception as error:  # the runtime has exceptions of its own for each kind of trouble
+        reason = " ".join(str(error).split())[:120]
+        raise EaseError(
+            f"the ONNX graph of {learner.name} does not run ({reason}): nothing was written"
+        ) from error
+    if not worst <= limit:
+        raise EaseError(
+            f"the ONNX graph of {learner.name} differs from the model by {worst:.1e}, more than {limit:.0e}: "
+            "nothing was written"
+        )
+    return worst

@@ -1,0 +1,96 @@
+// The page of `ease serve`: three views, one at a time, and what is common to them.
+
+import * as known from "./classes.js";
+import * as looking from "./look.js";
+import { chosen, dropped } from "./pictures.js";
+import { model } from "./server.js";
+import * as stage from "./stage.js";
+import * as teaching from "./teach.js";
+import { classes, find, tell } from "./words.js";
+
+const VIEWS = ["look", "teach", "classes"];
+const current = () => VIEWS.find((name) => !find(`view-${name}`).hidden);
+
+function show(name, { focus = true } = {}) {
+  for (const each of VIEWS) find(`view-${each}`).hidden = each !== name;
+  for (const link of document.querySelectorAll("nav a")) {
+    if (link.hash === `#${name}`) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  }
+  const title = find(`${name}-title`);
+  document.title = `${title.textContent} · ease`;
+  if (!focus) return;
+  scrollTo(0, 0);
+  title.focus({ preventScroll: true });
+}
+
+function route(options) {
+  const name = location.hash.slice(1);
+  show(VIEWS.includes(name) ? name : (current() ?? "look"), options);
+}
+
+/** Files that arrive by drop or paste go to the view that is open; the class list has no use for them but teaching. */
+function receive(found) {
+  if (current() === "look") return looking.look(found.map(({ file }) => file));
+  if (current() === "classes") location.hash = "#teach";
+  stage.take(found);
+}
+
+function listenForDrops() {
+  let depth = 0; // entering a child fires before leaving its parent
+  const light = (on) => document.body.classList.toggle("dropping", on);
+  const carries = (event) => event.dataTransfer?.types.includes("Files") && !document.querySelector("dialog[open]");
+  addEventListener("dragenter", (event) => carries(event) && light((depth += 1) > 0));
+  addEventListener("dragleave", (event) => carries(event) && light((depth = Math.max(0, depth - 1)) > 0));
+  addEventListener("dragover", (event) => event.preventDefault()); // a drop beside the target must not leave the page
+  addEventListener("drop", async (event) => {
+    event.preventDefault();
+    light((depth = 0) > 0);
+    if (carries(event)) receive(await dropped(event.dataTransfer));
+  });
+  addEventListener("paste", (event) => {
+    if (!event.clipboardData?.files.length) return; // text goes where it was pasted
+    event.preventDefault();
+    receive(chosen(event.clipboardData));
+  });
+}
+
+function showState() {
+  const { classes: all, generation } = model.now;
+  tell("state", all.length ? `${classes(all.length)} · generation ${generation}` : "Knows no class yet");
+  for (const step of document.querySelectorAll(".first-step")) step.hidden = all.length > 0;
+}
+
+/** The first look at the model; a server that has only just been started is still loading it. */
+async function meet() {
+  for (;;) {
+    try {
+      return await model.reload();
+    } catch (error) {
+      if (error.status !== 503) throw error;
+      tell("state", "Loading the model …");
+      await new Promise((resolve) => setTimeout(resolve, 1000));
+    }
+  }
+}
+
+model.addEventListener("change", showState);
+looking.setUp();
+known.setUp((name) => {
+  location.hash = "#teach";
+  show("teach");
+  stage.extend(name);
+});
+teaching.setUp();
+listenForDrops();
+addEventListener("hashchange", () => route());
+document.querySelector(".skip").addEventListener("click", (event) => {
+  event.preventDefault(); // the address names the view
+  find("main").focus();
+});
+document.addEventListener("visibilitychange", () => document.hidden || model.reload().catch(() => {}));
+route({ focus: false });
+meet().catch((error) => {
+  tell("state", "No model");
+  tell(`${current()}-error`, error.message);
+});

@@ -1,0 +1,67 @@
+// Elements and sentences. Names come from outside, so nothing here or elsewhere ever parses text as HTML.
+
+export const find = (id) => document.getElementById(id);
+
+/** An element. Properties are set as properties, `data-` and `aria-` names as attributes; strings become text. */
+export function el(tag, properties = {}, ...children) {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(properties)) {
+    if (name.includes("-") || name === "role" || name === "for") element.setAttribute(name, value);
+    else element[name] = value;
+  }
+  element.append(...children.flat().filter((child) => child !== null && child !== undefined));
+  return element;
+}
+
+/** Tell a screen reader. */
+export function say(text) {
+  const status = find("status");
+  status.textContent = "";
+  setTimeout(() => (status.textContent = text), 50); // the same words twice are read twice
+}
+
+/** Fill or empty one of the lines that are there for messages. */
+export function tell(id, text = "") {
+  find(id).textContent = text;
+}
+
+const number = new Intl.NumberFormat("en");
+const day = new Intl.DateTimeFormat("en-GB", { dateStyle: "long" });
+const minute = new Intl.DateTimeFormat("en-GB", { dateStyle: "long", timeStyle: "short" });
+const GAP = "\u202f"; // a narrow space that does not break
+
+export const count = (n, one, many = `${one}s`) => `${number.format(n)}\u00a0${n === 1 ? one : many}`;
+export const classes = (n) => count(n, "class", "classes");
+
+export function percent(share) {
+  const value = share * 100;
+  if (value > 0 && value < 1) return `<${GAP}1${GAP}%`;
+  if (value > 99 && value < 100) return `>${GAP}99${GAP}%`;
+  return `${Math.round(value)}${GAP}%`;
+}
+
+export function bytes(size) {
+  const units = ["bytes", "kB", "MB", "GB", "TB"];
+  let at = 0;
+  while (size >= 1000 && at < units.length - 1) [size, at] = [size / 1000, at + 1];
+  return `${at && size < 100 ? size.toFixed(1) : Math.round(size)}\u00a0${units[at]}`;
+}
+
+const read = (iso, format) => {
+  const date = new Date(iso);
+  return Number.isNaN(date.getTime()) ? String(iso) : format.format(date);
+};
+export const onDay = (iso) => read(iso, day);
+export const atMinute = (iso) => read(iso, minute);
+
+/** "apple, pear and plum"; a long list is cut. */
+export function list(names, most = 8) {
+  if (names.length > most) return `${names.slice(0, most - 1).join(", ")} and ${names.length - most + 1} more`;
+  return names.length < 2 ? names.join("") : `${names.slice(0, -1).join(", ")} and ${names.at(-1)}`;
+}
+
+/** How well an act of learning went, always as a figure of its day: `when` says which. */
+export function measured(act, when) {
+  if (act.accuracy === null || !act.held_out) return "nothing measured, since no image was held out";
+  return `${act.accuracy.toFixed(1)}${GAP}% of ${count(act.held_out, "held-out image")} recognised ${when}`;
+}

@@ -1,0 +1,313 @@
+"""A stand-in for `ease serve`: the same addresses and answers, none of the learning.
+
+Jobs move one step each time they are asked about, so nothing here depends on the clock. To look at the page by hand:
+`python -m tests.app.fake_server`.
+"""
+
+from __future__ import annotations
+
+import json
+import mimetypes
+import re
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import ease
+
+PAGE = Path(ease.__file__).parent / "app" / "page"
+CSP = "default-src 'self'; img-src 'self' blob: data:"
+MAGIC = (b"\x89PNG", b"\xff\xd8", b"GIF8", b"RIFF", b"BM")
+SCRIPT = [
+    ("running", 0.1, "reading {images} images"),
+    ("running", 0.4, "learning, epoch 2 of 5"),
+    ("running", 0.8, "learning, epoch 4 of 5"),
+    ("done", 1.0, "learned"),
+]
+
+
+class FakeModel:
+    """What the stand-in knows, and the levers tests pull.
+
+    Attributes:
+        token: wanted from those who change the model.
+        calibrated: whether predictions come with an unknown score.
+        thumbnails: class id -> picture.
+        patient: jobs stay where they are while this is set.
+    """
+
+    def __init__(self, known: dict[str, int] | None = None) -> None:
+        self.token: str | None = None
+        self.calibrated = True
+        self.patient = False
+        self.thumbnails: dict[int, bytes] = {}
+        self.classes: list[dict[str, Any]] = []
+        self.tasks: list[dict[str, Any]] = []
+        self.jobs: list[dict[str, Any]] = []
+        self.generation = 1
+        if known:
+            self.learn(known, date="2026-03-02T09:30:00+00:00")
+
+    def learn(
+        self, counts: dict[str, int], *, date: str = "2026-11-16T04:12:00+00:00", notes: tuple[str, ...] = ()
+    ) -> dict[str, Any]:
+        known = {entry["name"]: entry for entry in self.classes}
+        number = len(self.tasks) + 1
+        new = [name for name in counts if name not in known]
+        for name in counts:
+            if name in known:
+                known[name]["count"] += counts[name]
+        ids = max((entry["id"] for entry in self.classes), default=-1) + 1
+        self.classes += [
+            {"id": ids + i, "name": name, "task": number, "count": counts[name]} for i, name in enumerate(new)
+        ]
+        held_out = sum(counts[name] for name in new) // 5
+        self.tasks.append(
+            {
+                "task": number,
+                "date": date,
+                "classes": new,
+                "extended": [name for name in counts if name in known],
+                "images": sum(counts.values()) - held_out,
+                "held_out": held_out,
+                "accuracy": 87.5 if held_out else None,
+                "notes": list(notes),
+            }
+        )
+        self.generation += 1
+        return self.tasks[-1]
+
+    def step(self, job: dict[str, Any]) -> dict[str, Any]:
+        """Move a job one step along its script."""
+        if job["state"] in ("queued", "running") and not self.patient:
+            job["state"], job["progress"], message = SCRIPT[job["at"]]
+            job["message"] = message.format(images=sum(job["counts"].values()))
+            job["at"] += 1
+            if job["state"] == "running" and any("fail" in name for name in job["counts"]):
+                job.update(
+                    state="failed", error="there is no room left on the disk: free some, then teach again"
+                )
+            if job["state"] == "done":
+                note = f"{sum(job['counts'].values())} images, 2 of them twice: one copy of each was used"
+                job["learned"] = self.learn(job["counts"], notes=(note,))
+                job["generation"] = self.generation
+        return job
+
+    def entry(self, number: str) -> dict[str, Any]:
+        for entry in self.classes:
+            if str(entry["id"]) == number:
+                return entry
+        raise Refused(404, f"there is no class {number}: ask /classes for those there are")
+
+    def predict(self, file: str, content: bytes) -> dict[str, Any]:
+        if not content.startswith(MAGIC):
+            raise Refused(400, f"'{file}' is not an image that can be read: send a JPEG, PNG or WebP")
+        if not self.classes:
+            raise Refused(409, "the model knows no class yet: teach it some first")
+        strange = "strange" in file
+        start = sum(content) % len(self.classes)
+        order = (self.classes[start:] + self.classes[:start])[:5]
+        shares = (0.31, 0.24, 0.2, 0.15, 0.1) if strange else (0.824, 0.11, 0.05, 0.014, 0.002)
+        return {
+            "file": file,
+            "unknown": (0.83 if strange else 0.07) if self.calibrated else None,
+            "is_unknown": strange and self.calibrated,
+            "classes": [
+                {"name": entry["name"], "confidence": share}
+                for entry, share in zip(order, shares, strict=False)
+            ],
+        }
+
+
+class Refused(Exception):  # noqa: N818
+    """An error answer: status and sentence."""
+
+    def __init__(self, status: int, sentence: str) -> None:
+        super().__init__(sentence)
+        self.status = status
+
+
+def form_parts(content_type: str, body: bytes) -> list[tuple[str, str | None, bytes]]:
+    """(field, file name, content) of a multipart form."""
+    boundary = re.search(r'boundary="?([^";]+)', content_type)
+    if not boundary:
+        raise Refused(415, "send a multipart form")
+    parts = []
+    for chunk in body.split(b"--" + boundary[1].encode())[1:-1]:
+        head, _, content = chunk.removeprefix(b"\r\n").partition(b"\r\n\r\n")
+        names = dict(re.findall(r'; (name|filename)="([^"]*)"', head.decode()))
+        parts.append((names["name"], names.get("filename"), content.removesuffix(b"\r\n")))
+    return parts
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: FakeServer
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Stay quiet."""
+
+    def _answer(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        path = unquote(urlsplit(self.path).path)
+        self.server.seen.append(f"{self.command} {path}")
+        try:
+            with self.server.lock:
+                self._send(200, *self._route(path, body))
+        except Refused as refused:
+            self._json(refused.status, {"error": str(refused)})
+
+    do_GET = do_POST = do_PATCH = do_DELETE = _answer  # noqa: N815
+
+    def _send(self, status: int, kind: str, content: bytes) -> None:
+        self.send_response(202 if kind == "accepted" else status)
+        self.send_header("Content-Type", "application/json" if kind == "accepted" else kind)
+        self.send_header("Content-Length", str(len(content)))
+        self.send_header("Content-Security-Policy", CSP)
+        self.end_headers()
+        self.wfile.write(content)
+
+    def _json(self, status: int, value: Any) -> None:
+        self._send(status, "application/json", json.dumps(value).encode())
+
+    def _route(self, path: str, body: bytes) -> tuple[str, bytes]:
+        if self.command == "GET" and (path == "/" or path.startswith("/assets/")):
+            file = PAGE / (Path(path).name or "index.html")
+            if not file.is_file():
+                raise Refused(404, f"there is no {path}")
+            return mimetypes.guess_type(file.name)[0] or "application/octet-stream", file.read_bytes()
+        model = self.server.model
+        if path.startswith("/thumbnails/"):
+            return "image/png", model.thumbnails[int(path.rpartition("/")[2])]
+        if self.command != "GET" and path != "/predict":
+            self._check_token()
+        answer = self._model(path, body)
+        if path == "/learn":
+            return "accepted", json.dumps(answer).encode()
+        return "application/json", json.dumps(answer).encode()
+
+    def _check_token(self) -> None:
+        token = self.server.model.token
+        if token is not None and self.headers.get("Authorization") != f"Bearer {token}":
+            raise Refused(
+                401, "changing this model needs its token: send it as 'Authorization: Bearer TOKEN'"
+            )
+
+    def _model(self, path: str, body: bytes) -> Any:
+        model, kind = self.server.model, self.headers.get("Content-Type", "")
+        match [self.command, *path.strip("/").split("/")]:
+            case ["GET", "classes"]:
+                images = {str(number): f"/thumbnails/{number}" for number in model.thumbnails}
+                return {
+                    "generation": model.generation,
+                    "backbone": "ease-vit",
+                    "passes_per_image": 1 + len(model.tasks),
+                    "bytes": 1_830_000 + 412_000 * len(model.tasks),
+                    "calibrated": model.calibrated,
+                    "classes": model.classes,
+                    "tasks": model.tasks,
+                    "thumbnails": {"on": bool(images), "images": images},
+                }
+            case ["POST", "predict"]:
+                photos = [
+                    (file or "", data) for name, file, data in form_parts(kind, body) if name == "image"
+                ]
+                return {
+                    "generation": model.generation,
+                    "calibrated": model.calibrated,
+                    "predictions": [model.predict(*photo) for photo in photos],
+                }
+            case ["POST", "learn"]:
+                return self._learn(form_parts(kind, body))
+            case ["GET", "jobs"]:
+                return {"jobs": model.jobs[::-1]}
+            case ["GET", "jobs", number]:
+                return model.step(self._job(number))
+            case ["POST", "jobs", number, "cancel"]:
+                job = self._job(number)
+                job["state"] = "cancelled"
+                return job
+            case ["DELETE", "classes", number]:
+                entry = model.entry(number)
+                model.classes.remove(entry)
+                model.generation += 1
+                return {"generation": model.generation, "name": entry["name"], "moved": 0.0}
+            case ["PATCH", "classes", number]:
+                return self._rename(model.entry(number), json.loads(body)["name"])
+        raise Refused(404, f"there is no {path}")
+
+    def _rename(self, entry: dict[str, Any], name: str) -> dict[str, Any]:
+        model = self.server.model
+        if any(other["name"] == name for other in model.classes):
+            raise Refused(409, f"there is a class '{name}' already: choose another name")
+        entry["name"] = name
+        model.generation += 1
+        return {"generation": model.generation, "name": name}
+
+    def _job(self, number: str) -> dict[str, Any]:
+        for job in self.server.model.jobs:
+            if job["id"] == number:
+                return job
+        raise Refused(404, f"there is no job {number}")
+
+    def _learn(self, parts: list[tuple[str, str | None, bytes]]) -> dict[str, Any]:
+        model = self.server.model
+        if any(job["state"] in ("queued", "running") for job in model.jobs):
+            raise Refused(409, "the model is learning already: wait for that job, or cancel it")
+        fields = {name: content.decode() for name, file, content in parts if file is None}
+        files = [file for name, file, _ in parts if name == "image" and file]
+        counts: dict[str, int] = {}
+        for file in files:
+            counts[file.rpartition("/")[0]] = counts.get(file.rpartition("/")[0], 0) + 1
+        if len(set(files)) < len(files) or not files:
+            raise Refused(400, "send images, each under a name of its own")
+        known = [entry["name"] for entry in model.classes if entry["name"] in counts]
+        if known and fields["extend"] != "true":
+            raise Refused(409, f"class '{known[0]}' is known already: rename it, or extend it")
+        job = {
+            "id": f"job{len(model.jobs) + 1}",
+            "state": "queued",
+            "progress": 0.0,
+            "message": "waiting",
+            "created": "2026-11-16T04:10:00+00:00",
+            "classes": list(counts),
+            "generation": None,
+            "learned": None,
+            "error": None,
+            "counts": counts,
+            "at": 0,
+        }
+        model.jobs.append(job)
+        return {"job": job["id"], "state": "queued"}
+
+
+class FakeServer(ThreadingHTTPServer):
+    """`with FakeServer(model) as server:` answers at `server.url` until the block ends; `seen` lists what was asked."""
+
+    daemon_threads = True
+
+    def __init__(self, model: FakeModel, port: int = 0) -> None:
+        super().__init__(("127.0.0.1", port), Handler)
+        self.model, self.lock, self.seen = model, threading.Lock(), list[str]()
+        self.url = f"http://127.0.0.1:{self.server_address[1]}/"
+
+    def __enter__(self) -> FakeServer:
+        threading.Thread(target=self.serve_forever, args=(0.05,), daemon=True).start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.shutdown()
+        self.server_close()
+
+
+if __name__ == "__main__":
+    with FakeServer(
+        FakeModel({"apple": 40, "bicycle": 38, "cup": 25, "lamp": 31, "otter": 22}), 8000
+    ) as here:
+        print(here.url)
+        threading.Event().wait()

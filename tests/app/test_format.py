@@ -1,0 +1,47 @@
+"""A model directory of format 1, written once and committed: every later version must open it."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ease import Classifier
+from ease.engine.store import ModelDirectory
+
+FORMAT_1 = Path(__file__).parent / "format-1"
+
+
+@pytest.fixture
+def old(tmp_path: Path) -> Classifier:
+    shutil.copytree(FORMAT_1 / "model", tmp_path / "model")
+    return Classifier.open(tmp_path / "model")
+
+
+def test_it_scores_as_it_did(old: Classifier) -> None:
+    with np.load(FORMAT_1 / "expected.npz") as expected:
+        images, logits, classes = (expected[name] for name in ("images", "logits", "classes"))
+    assert old.classes == classes.tolist() == ["0", "1", "2", "3", "four", "5"]
+    assert np.allclose(old.logits(list(images)).numpy(), logits, atol=1e-5)
+    assert old.predict(list(images))[0].calibrated
+
+
+def test_its_past_is_there(old: Classifier) -> None:
+    assert [entry.classes for entry in old.history] == [("0", "1", "2"), ("3", "4"), ("5",)]
+    assert old.history[2].extended == ("1",)
+    assert old.thumbnail("four") is not None
+    for number in old.generations():
+        ModelDirectory(old.path).verify(number)
+    old.rollback(2)
+    assert old.classes == ["0", "1", "2"]
+
+
+def test_it_can_be_changed(old: Classifier) -> None:
+    images = [np.full((8, 8, 3), value, np.uint8) for value in (0, 20, 40, 200, 220, 240)]
+    old.learn({"dark": images[:3], "bright": images[3:]})
+    old.forget("four")
+    again = Classifier.open(old.path)
+    assert again.classes == ["0", "1", "2", "3", "5", "dark", "bright"]
+    assert again.predict(images[4])[0].name == "bright"
