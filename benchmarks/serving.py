@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import io
+import math
 import re
 import shutil
 import statistics
@@ -138,11 +139,14 @@ def ask_together(server: Server, images: list[bytes], clients: int, predictions:
     return whole
 
 
-def largest_difference(
+def differences(
     model: Path, work: Path, asked: list[np.ndarray], answers: Answers
-) -> dict[int, float]:
-    """By generation: how far any confidence was from the one computed offline."""
-    found: dict[int, float] = {}
+) -> dict[int, tuple[float, float]]:
+    """By generation: how far any confidence was from the one computed offline, and what that is in logits.
+
+    Confidences are a softmax of logits over a small temperature, which magnifies differences in the last bits.
+    """
+    found: dict[int, tuple[float, float]] = {}
     for generation in sorted({number for _, number, _ in answers.found}):
         copy = Path(shutil.copytree(model, work / f"generation-{generation}"))
         offline = Classifier.open(copy)
@@ -150,9 +154,12 @@ def largest_difference(
         expected = [
             dict(zip(p.names, p.confidences, strict=True)) for p in offline.predict(asked, top_k=1000)
         ]
-        own = [(which, sure) for which, number, sure in answers.found if number == generation]
-        assert all(sure.keys() == expected[which].keys() for which, sure in own)
-        found[generation] = max(abs(v - expected[which][n]) for which, sure in own for n, v in sure.items())
+        own = [(expected[which], sure) for which, number, sure in answers.found if number == generation]
+        assert all(sure.keys() == offline_sure.keys() for offline_sure, sure in own)
+        pairs = [(sure[name], there[name]) for there, sure in own for name in sure]
+        confidences = max(abs(here - there) for here, there in pairs)
+        seen = [math.log(here / there) for here, there in pairs if min(here, there) > 1e-6]
+        found[generation] = (confidences, offline.calibration.temperature * max(map(abs, seen)))
     return found
 
 
@@ -205,10 +212,11 @@ def measure(options: Any, work: Path) -> None:
         f"the job: {told['state']} in {took:.1f} s, generation {told['generation']}; server left with {code}"
     )
     busy.found += idle.found + together.found + after.found
-    for generation, difference in largest_difference(model.path, work, asked, busy).items():
-        verdict = "equal" if difference <= 1e-5 else "DIFFERENT"
+    for generation, (confidence, logit) in differences(model.path, work, asked, busy).items():
+        verdict = "equal" if logit <= 1e-5 else "DIFFERENT"
         console.print(
-            f"generation {generation}: largest difference to offline {difference:.1e} ({verdict} to 1e-5)"
+            f"generation {generation}: logits differ from offline by {logit:.1e} at most ({verdict} to 1e-5), "
+            f"confidences by {confidence:.1e}"
         )
     if busy.errors:
         console.print("first error:", busy.errors[0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import http.client
 import io
 import json
 import os
@@ -27,6 +28,7 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
+import uvicorn
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
@@ -594,6 +596,25 @@ def test_an_upload_that_stops_is_given_up(model: Path) -> None:
         sentence(asyncio.run(begun(make_app(world.service))), 408)
         assert world.service.model.waiting == 0
         assert world.litter() == []
+
+
+def test_a_client_that_is_still_sending_sees_the_refusal_not_a_broken_connection(standing: World) -> None:
+    config = uvicorn.Config(make_app(standing.service), port=0, lifespan="off", log_level="critical")
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        while not server.started:
+            time.sleep(0.01)
+        port = server.servers[0].sockets[0].getsockname()[1]
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        kind = {"Content-Type": "multipart/form-data; boundary=b"}
+        connection.request("POST", "/predict", bytes(30_000_000), kind)  # sends all of it before it reads
+        answer = connection.getresponse()
+        assert (answer.status, "larger than 2 MB" in answer.read().decode()) == (413, True)
+    finally:
+        server.should_exit = True
+        thread.join()
 
 
 @settings(max_examples=40, deadline=None)

@@ -24,7 +24,6 @@ from ease.errors import EaseError
 
 MB = 1_000_000
 JSON_BYTES = 64 * 1024
-DRAIN_BYTES, DRAIN_SECONDS = 64 * MB, 5.0
 
 SAFE_METHODS = {"GET", "HEAD", "OPTIONS"}
 CHANGES_NOTHING = {"/predict"}
@@ -230,28 +229,23 @@ class _Exchange:
         headers = Headers(scope=scope)
         self._received = 0
         self._whole = headers.get("content-length", "0") == "0" and "transfer-encoding" not in headers
-        self._asks_first = headers.get("expect", "").lower() == "100-continue"
         self.status = 0
 
     async def receive(self) -> Message:
         """The next piece of the body, unless it is too much or does not come."""
         if self._whole:
             return await self._receive()
-        message = await self._piece(min(self._idle, self._until - time.monotonic()))
-        if self._received > self._limit:
-            raise _too_much(self._limit)
-        return message
-
-    async def _piece(self, seconds: float) -> Message:
         try:
+            seconds = min(self._idle, self._until - time.monotonic())
             message = await asyncio.wait_for(self._receive(), seconds)
         except asyncio.TimeoutError:
-            self._whole = True
             raise RefusalError(
                 408, "the upload stopped or is too slow: send it again, or less of it"
             ) from None
         self._received += len(message.get("body", b""))
         self._whole = not message.get("more_body", False)
+        if self._received > self._limit:
+            raise _too_much(self._limit)
         return message
 
     async def send(self, message: Message) -> None:
@@ -261,20 +255,7 @@ class _Exchange:
             headers = MutableHeaders(scope=message)
             for name, value in HEADERS.items():
                 headers.setdefault(name, value)
-            if self.status >= 400:
-                await self._drain()
         await self._send(message)
-
-    async def _drain(self) -> None:
-        """Read on for a while: a client that is still sending would see a broken connection, not the refusal."""
-        if self._asks_first and not self._received:
-            return
-        until, most = time.monotonic() + DRAIN_SECONDS, self._received + DRAIN_BYTES
-        while not self._whole and self._received < most and time.monotonic() < until:
-            try:
-                await self._piece(until - time.monotonic())
-            except HTTPException:
-                return
 
 
 def _check_kind(headers: Headers) -> None:
