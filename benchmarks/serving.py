@@ -195,6 +195,8 @@ def measure(options: Any, work: Path) -> None:
             content = archive({name: classes[name] for name in names[KNOWN:]})
             job = client.post("/learn", files={"archive": ("more.zip", content)}).json()["job"]
             started = time.perf_counter()
+            while (told := client.get(f"/jobs/{job}").json())["message"] != "learning" and not told["ended"]:
+                time.sleep(0.1)  # its process loads torch first
             busy = ask_together(server, images, options.clients, options.predictions)
             while (told := client.get(f"/jobs/{job}").json())["state"] in ("queued", "running"):
                 time.sleep(0.2)
@@ -208,6 +210,8 @@ def measure(options: Any, work: Path) -> None:
     table.add_row(*together.row(f"{options.clients} clients, idle"))
     table.add_row(*busy.row(f"{options.clients} clients, learning {options.more} classes"))
     console.print(table)
+    old = sum(number != told["generation"] for _, number, _ in busy.found)
+    console.print(f"{old} of the {len(busy.found)} last ones were answered by the old generation")
     console.print(
         f"the job: {told['state']} in {took:.1f} s, generation {told['generation']}; server left with {code}"
     )
