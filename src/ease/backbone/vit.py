@@ -21,6 +21,9 @@ TOKENS_AT_ONCE = {"cpu": 2**11, "cuda": 2**15}
 """Subspaces run side by side up to this many tokens: enough to fill the matmuls. More would cost memory and,
 on a CPU, leave its caches (ease-vit, 10 adapters, 32 images, one thread: 2^15 takes 1.4 times as long)."""
 
+IMAGE_TOKENS_AT_ONCE = {"cpu": 2**10}
+"""A longer batch goes through in pieces of about this many tokens, for the same reason; elsewhere it goes whole."""
+
 
 @dataclass(frozen=True)
 class Pixels:
@@ -122,16 +125,28 @@ class Backbone:
         traced graph must not do.
         """
         asked = [PTM if t is None else t for t in tunings]
+        with _evaluating(asked):
+            parts = images.split(self._images_at_once(images)) if at_once is None else [images]
+            return torch.cat([self._features(part, asked, reading, at_once) for part in parts], dim=1)
+
+    def _images_at_once(self, images: Tensor) -> int:
+        limit = IMAGE_TOKENS_AT_ONCE.get(images.device.type)
+        if limit is None:
+            return max(1, len(images))
+        return max(1, round(limit / (self.vit.patch_embed.num_patches + self.front)))
+
+    def _features(
+        self, images: Tensor, asked: list[Tuning], reading: Reading, at_once: int | None
+    ) -> Tensor:
         found: dict[int, list[Tensor]] = {}
         trunk = Trunk(self.vit, images)
         groups: dict[str, list[int]] = {}
         for position, tuning in enumerate(asked):
             groups.setdefault(tuning.group(), []).append(position)
-        with _evaluating(asked):
-            for positions in groups.values():
-                members = [asked[p] for p in positions]
-                outs = self._group(trunk, images, members, reading, at_once)
-                found |= {p: list(islice(outs, asked[p].copies)) for p in positions}
+        for positions in groups.values():
+            members = [asked[p] for p in positions]
+            outs = self._group(trunk, images, members, reading, at_once)
+            found |= {p: list(islice(outs, asked[p].copies)) for p in positions}
         return torch.stack([one.float() for p in range(len(asked)) for one in found[p]])
 
     def _group(

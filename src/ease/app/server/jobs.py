@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import re
-import secrets
 import shutil
 import subprocess
 import sys
@@ -32,6 +31,8 @@ GRACE = 5.0
 """Seconds between asking a process to end and ending it."""
 LINE_BYTES = 1 << 20
 
+_WHEN = "%Y%m%d-%H%M%S-%f"
+"""A job's id: as only one can be on its way, the order of ids is the order in which they came."""
 _ID = re.compile(r"[0-9]{8}-[0-9]{6}-[0-9a-f]{6}")
 ENDED = ("done", "failed", "cancelled", "interrupted")
 
@@ -176,7 +177,7 @@ class Jobs:
             if self.active:
                 raise RefusalError(409, "a job is on its way already: wait until it ends, or cancel it")
             self._reserved = True
-        folder = self._work / f"{datetime.now(timezone.utc):%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
+        folder = self._work / f"{datetime.now(timezone.utc):{_WHEN}}"
         try:
             folder.mkdir(mode=0o700)
             yield folder
