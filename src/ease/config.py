@@ -52,6 +52,9 @@ class RunConfig(BaseModel):
     feature_memory: int = Field(
         256, ge=0, description="MB of test features held in memory; the rest is on disk"
     )
+    image_memory: int = Field(
+        256, ge=0, description="MB of decoded images held in memory; others are decoded again"
+    )
     preset: str | None = None
     settings: dict[str, Any] = Field(default_factory=dict)
 

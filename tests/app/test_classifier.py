@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -250,3 +251,25 @@ def test_pictures_are_kept_only_when_asked_for_and_go_with_their_class(
     again.forget("3")
     assert again.thumbnail("2") is not None
     assert [p.name for p in (classifier.path / "thumbnails").glob("*.safetensors")] == ["0002.safetensors"]
+
+
+def test_a_hurry_is_for_predictions_and_leaves_no_trace(
+    grown: Classifier, tmp_path: Path, digits: Digits
+) -> None:
+    shutil.copytree(grown.path, tmp_path / "twin")
+    calm, hurried = Classifier.open(grown.path), Classifier.open(tmp_path / "twin", budget=1)
+    images = digits("0", "5", count=6, skip=20)
+    several = [image for each in images.values() for image in each]
+    exact = calm.logits(several)
+    assert not torch.equal(hurried.logits(several), exact)
+    assert torch.equal(Classifier.open(grown.path, budget=2).logits(several), exact)
+    for classifier in (calm, hurried):
+        classifier.learn(digits("8", "9", count=12))
+    assert learner_of(hurried).passes_per_image() == 1
+    assert torch.equal(Classifier.open(hurried.path).logits(several), calm.logits(several))
+    first, second = (ModelDirectory(c.path).manifest() for c in (calm, hurried))
+    for part in ("calibration", "passes_per_image", "settings", "classes"):
+        assert first[part] == second[part]
+    assert hurried.renewed().logits(several).shape == (12, 10)
+    with pytest.raises(EaseError, match="budget of 0"):
+        Classifier.open(grown.path, budget=0)

@@ -58,6 +58,14 @@ def test_the_story_of_a_model(ease, digits: Digits, tmp_path: Path) -> None:  # 
 
     answer = json.loads(ease("predict", test / "5" / "000.png", test / "6", "--model", model, "--json").out)
     assert answer["generation"] == told["generation"]
+    hurried = ease("predict", test / "6", "--model", model, "--budget", "1", "--json")
+    assert json.loads(hurried.out)["predictions"] != answer["predictions"][1:]
+    exact = ease("predict", test / "6", "--model", model, "--budget", "2", "--json")
+    assert json.loads(exact.out)["predictions"] == answer["predictions"][1:]
+    told_of = ease("info", model).out
+    assert "task 2: 5, 6, 7" in told_of
+    assert f"{told['date'][:10]}: 3 classes, 33 images; " in told_of
+    assert "of 3 held-out images right on that day" in told_of
     assert len(answer["predictions"]) == 7
     assert len(answer["predictions"][0]["names"]) == 5
     rows = list(

@@ -28,6 +28,7 @@ from ease.methods.model import BACKBONE_FILE, open_model
 from tests.app.test_export import learn
 from tests.backbone.small_vits import randomised
 from tests.backbone.test_zoo import jax_names, no_network  # noqa: F401
+from tests.test_cli import ease, refused
 
 
 @pytest.fixture(scope="module")
@@ -146,6 +147,16 @@ class TestBackbones:
         packed = pack(run, tmp_path / "vit.ease")
         (tmp_path / "vit.safetensors").unlink()
         assert torch.equal(logits(unpack(packed.path, tmp_path / "model").path, 32), wanted)
+
+
+def test_the_commands(run: Path, archive: Path, tmp_path: Path) -> None:
+    packed = ease("pack", run, "--out", tmp_path / "m.ease")
+    assert packed.stdout == f"{tmp_path / 'm.ease'}: 5.3 MB, generation 1, 5 files\n"
+    assert (tmp_path / "m.ease").read_bytes() == archive.read_bytes()
+    done = ease("unpack", archive, tmp_path / "model", "--json")
+    assert json.loads(done.stdout)["path"] == str(tmp_path / "model")
+    assert "generation 1" in ease("info", tmp_path / "model").stdout
+    assert "is there already" in refused(ease("unpack", archive, tmp_path / "model"))
 
 
 def test_images_leave_only_when_allowed(tmp_path: Path) -> None:

@@ -105,6 +105,33 @@ def test_the_cosine_schedule_is_torch_s(backbone: Backbone) -> None:
         scheduler.step()
 
 
+def test_one_cycle_rises_and_falls_by_step() -> None:
+    training = Training(epochs=2, lr=0.3, schedule="one-cycle")
+    rates = [training.rate(epoch, step / 50) for epoch in range(2) for step in range(50)]
+    peak = rates.index(max(rates))
+    assert max(rates) == pytest.approx(0.3)
+    assert peak == 30
+    assert rates[: peak + 1] == sorted(rates[: peak + 1])
+    assert rates[peak:] == sorted(rates[peak:], reverse=True)
+    assert min(rates) > 0
+
+
+def test_the_rate_of_each_step_reaches_the_optimizer(
+    engine: Engine, stream: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used: list[float] = []
+    step = torch.optim.SGD.step
+
+    def watching(self: torch.optim.SGD, *args: object) -> object:
+        used.append(self.param_groups[0]["lr"])
+        return step(self, *args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(torch.optim.SGD, "step", watching)
+    training = Training(epochs=2, lr=0.1, batch_size=8, schedule="one-cycle")
+    train(engine, stream, training)
+    assert used == [training.rate(epoch, step / 3) for epoch in range(2) for step in range(3)]
+
+
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.one_of(st.integers(0, 10**9), st.text(max_size=5)), min_size=1, max_size=4))
 def test_a_counter_depends_on_every_part_of_its_name(name: list[int | str]) -> None:

@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from pydantic import ValidationError
 
 from ease.engine.engine import Engine
 from ease.engine.memory import Memory
 from ease.engine.store import ModelDirectory
+from ease.errors import EaseError
 from ease.heads.complement import complete, linear_map, nearest_images, semantic, transported
 from ease.methods.ease import PTM, Ease, EaseSettings, UpperBound
 from ease.methods.model import class_fields, restore_learner, save_model
@@ -330,3 +332,90 @@ def test_an_estimate_stays_when_a_later_class_adopts_the_subspace(
     learner.learn(stream.tasks[2])
     assert learner.bank.own[2] in (1, 2)
     assert torch.equal(learner.classifier()[1, :2], before)
+
+
+# --- fewer passes ---------------------------------------------------------------------------------
+
+
+def pixels_of(engine: Engine, stream: Stream) -> torch.Tensor:
+    return torch.cat([engine.pixels(task.test) for task in stream.tasks])
+
+
+def test_a_budget_of_all_subspaces_is_the_exact_path(engine: Engine, stream: Stream) -> None:
+    learner = learned(engine, stream)
+    pixels = pixels_of(engine, stream)
+    exact = learner.logits(pixels)
+    for budget in (3, 10):
+        learner.within(budget)
+        assert torch.equal(learner.logits(pixels), exact)
+        assert learner.passes_per_image() == 3
+    learner.within(1)
+    assert not torch.equal(learner.logits(pixels), exact)
+    learner.within(None)
+    assert torch.equal(learner.logits(pixels), exact)
+
+
+@pytest.mark.parametrize("budget", [1, 2])
+@pytest.mark.parametrize("ptm", [False, True])
+def test_within_a_budget_the_backbone_is_asked_no_more_and_the_head_agrees(
+    budget: int, ptm: bool, engine: Engine, stream: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learner = learned(engine, stream, budget=budget, ptm=ptm)
+    pixels, passes = pixels_of(engine, stream), 0
+    every = engine.features_of_pixels(pixels, [s.tuning for s in learner.subspaces()])
+    computed = engine.features_of_pixels
+
+    def counting(some: torch.Tensor, tunings: Any, *rest: Any) -> torch.Tensor:
+        nonlocal passes
+        passes += len(some) * len(tunings)
+        return computed(some, tunings, *rest)
+
+    monkeypatch.setattr(engine, "features_of_pixels", counting)
+    logits = learner.logits(pixels)
+    assert passes == budget * len(pixels)
+    assert learner.passes_per_image() == budget
+    assert torch.allclose(logits, learner.head(every), atol=1e-5)
+
+
+def test_a_budget_that_cannot_be_kept_is_refused(engine: Engine, stream: Stream) -> None:
+    with pytest.raises(ValidationError, match="one cosine over everything needs all passes"):
+        make(engine, budget=2, reweight="none")
+    learner = learned(engine, stream, reweight="none")
+    with pytest.raises(EaseError, match="budget of 2"):
+        learner.within(2)
+    with pytest.raises(EaseError, match="budget of 0"):
+        learned(engine, stream).within(0)
+
+
+# --- quicker training -----------------------------------------------------------------------------
+
+
+def test_a_subspace_can_start_where_the_one_before_it_ended(engine: Engine, stream: Stream) -> None:
+    learner = learned(engine, stream, start="previous", epochs=0)
+    untrained = learned(engine, stream, epochs=0)
+    first, second = (t.state_dict() for t in learner.tunings[:2])
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    fresh = [t.state_dict() for t in untrained.tunings[:2]]
+    assert any(not torch.equal(fresh[0][name], fresh[1][name]) for name in first)
+    trained = learned(engine, stream, start="previous")
+    assert any(
+        not torch.equal(value, trained.tunings[1].state_dict()[name])
+        for name, value in trained.tunings[0].state_dict().items()
+    )
+
+
+def test_dropped_patches_cost_training_alone(
+    engine: Engine, stream: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokens: list[int] = []
+    block = engine.backbone.vit.blocks[1]
+    block.norm1.register_forward_hook(lambda module, args, out: tokens.append(args[0].shape[1]))
+    learner = make(engine, drop_patches=0.5)
+    module = learner.new_subspace(stream.tasks[0])
+    pixels = engine.pixels(stream.tasks[0].test)
+    module.train()(pixels)
+    module.eval()(pixels)
+    engine.backbone.features(pixels, [module.tuning])
+    assert tokens == [1 + 8, 1 + 16, 1 + 16]
+    assert "drop_patches" in module.known_by("x")
+    assert "drop_patches" not in make(engine).new_subspace(stream.tasks[0]).known_by("x")

@@ -28,10 +28,14 @@ def uniforms(seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).random(DRAWS)
 
 
+def trained(transforms: Transforms, image: torch.Tensor, draws: np.ndarray) -> torch.Tensor:
+    return transforms.train([image], draws[None])[0]
+
+
 @pytest.mark.parametrize("shape", [(8, 8), (64, 64), (50, 90), (300, 200), (1, 1), (1, 4000)])
 def test_both_transforms_give_the_size_the_backbone_wants(shape: tuple[int, int]) -> None:
     transforms = Transforms(HALF)
-    for out in (transforms.test(picture(*shape)), transforms.train(picture(*shape), uniforms())):
+    for out in (transforms.test(picture(*shape)), trained(transforms, picture(*shape), uniforms())):
         assert out.shape == (3, 64, 64)
         assert out.dtype == torch.float32
         assert out.is_contiguous()
@@ -63,7 +67,7 @@ def test_raw_images_are_only_scaled_in_training_too() -> None:
     image = picture(64, 64)
     raw = Transforms.raw(PLAIN)
     assert torch.equal(raw.test(image), image.float() / 255)
-    assert torch.equal(raw.train(image, uniforms()), image.float() / 255)
+    assert torch.equal(trained(raw, image, uniforms()), image.float() / 255)
     assert raw.id != Transforms(PLAIN).id
     with pytest.raises(ValueError, match="raw image"):
         raw.test(picture(32, 64))
@@ -74,25 +78,35 @@ def test_the_given_image_is_left_alone() -> None:
     before = image.clone()
     for transforms in (Transforms(HALF), Transforms.raw(HALF)):
         transforms.test(image)
-        transforms.train(image, uniforms())
+        trained(transforms, image, uniforms())
     assert torch.equal(image, before)
 
 
 def test_training_depends_on_the_uniforms_alone() -> None:
     image, transforms = picture(90, 70), Transforms(HALF)
     torch.manual_seed(1)
-    first = transforms.train(image, uniforms(3))
+    first = trained(transforms, image, uniforms(3))
     torch.manual_seed(2)
-    assert torch.equal(first, transforms.train(image, uniforms(3)))
-    assert not torch.equal(first, transforms.train(image, uniforms(4)))
+    assert torch.equal(first, trained(transforms, image, uniforms(3)))
+    assert not torch.equal(first, trained(transforms, image, uniforms(4)))
+
+
+def test_a_batch_is_its_images_one_by_one() -> None:
+    images = [picture(90, 70), picture(64, 64, 1), picture(20, 200, 2)]
+    draws = np.stack([uniforms(seed) for seed in range(3)])
+    for transforms in (Transforms(HALF), Transforms(PLAIN, Augmentation(flip=False))):
+        alone = [trained(transforms, image, u) for image, u in zip(images, draws, strict=True)]
+        assert torch.equal(transforms.train(images, draws), torch.stack(alone))
+    with pytest.raises(ValueError, match="uniform numbers each"):
+        Transforms(HALF).train(images, draws[:2])
 
 
 def test_a_flip_mirrors_and_only_where_the_data_allow_it() -> None:
     image, flips, stays = picture(80, 80), uniforms(), uniforms()
     flips[-1], stays[-1] = 0.1, 0.9
     free, strict = Transforms(PLAIN), Transforms(PLAIN, Augmentation(flip=False))
-    assert torch.equal(free.train(image, flips), free.train(image, stays).flip(-1))
-    assert torch.equal(strict.train(image, flips), strict.train(image, stays))
+    assert torch.equal(trained(free, image, flips), trained(free, image, stays).flip(-1))
+    assert torch.equal(trained(strict, image, flips), trained(strict, image, stays))
 
 
 @settings(max_examples=300, deadline=None)

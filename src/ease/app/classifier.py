@@ -110,13 +110,19 @@ class Classifier:
     """A model directory that is open for work. Make one with `create`, or `open` one."""
 
     def __init__(
-        self, directory: ModelDirectory, engine: Engine, learner: Learner, manifest: Mapping[str, Any]
+        self,
+        directory: ModelDirectory,
+        engine: Engine,
+        learner: Learner,
+        manifest: Mapping[str, Any],
+        budget: int | None = None,
     ) -> None:
-        self._directory, self._engine = directory, engine
+        self._directory, self._engine, self._budget = directory, engine, budget
         self._become(learner, manifest)
 
     def _become(self, learner: Learner, manifest: Mapping[str, Any]) -> None:
         self._learner = learner
+        self._hurry()
         self._classes: list[dict[str, Any]] = [dict(entry) for entry in manifest["classes"]]
         self._history = [Learned(**_tuples(entry)) for entry in manifest.get("history", [])]
         fitted = manifest.get("calibration")
@@ -168,8 +174,17 @@ class Classifier:
         return cls(directory, engine, learner, directory.manifest())
 
     @classmethod
-    def open(cls, path: Path | str, weights: Path | str | None = None) -> Classifier:
-        """A model that was saved: by `create`, or by a run of an exemplar-free method."""
+    def open(
+        cls, path: Path | str, weights: Path | str | None = None, *, budget: int | None = None
+    ) -> Classifier:
+        """A model that was saved: by `create`, or by a run of an exemplar-free method.
+
+        Args:
+            path: the model directory.
+            weights: the backbone's file, if it is not on the hub.
+            budget: passes through the backbone per image, for quicker predictions; see docs/performance.md. It is not
+                saved, and confidences were fitted without it.
+        """
         directory = ModelDirectory(path)
         manifest = directory.manifest()
         frozen = backbone_of(directory, weights)
@@ -179,7 +194,7 @@ class Classifier:
                 frozen, Transforms(frozen.pixels, augmentation), seed=int(manifest.get("seed", 1993))
             )
             learner, manifest = restore_learner(directory, engine)
-            return cls(directory, engine, learner, manifest)
+            return cls(directory, engine, learner, manifest, budget)
 
     def refresh(self) -> bool:
         """Become the model's current generation, if another process has written one. True if so."""
@@ -193,7 +208,11 @@ class Classifier:
         """The directory's current generation as a second object on the same backbone; this one stays what it is."""
         with making_sense(self._directory):
             learner, manifest = restore_learner(self._directory, self._engine)
-            return Classifier(ModelDirectory(self.path), self._engine, learner, manifest)
+            return Classifier(ModelDirectory(self.path), self._engine, learner, manifest, self._budget)
+
+    def _hurry(self) -> None:
+        if self._budget is not None and self._learner.classes:
+            self._learner.within(self._budget)
 
     # --- looking ----------------------------------------------------------------------------------
 
@@ -419,6 +438,7 @@ class Classifier:
         """One writer at a time, on the newest generation; whatever goes wrong, this object is what is on disk."""
         with self._directory.writing():
             self.refresh()
+            self._learner.within(None)  # what is measured and saved must not depend on who is in a hurry
             try:
                 yield
             except BaseException:
@@ -427,6 +447,7 @@ class Classifier:
                 raise
             finally:
                 self._engine.progress = Quiet()
+                self._hurry()
 
     def _save(self, more: Files | None = None) -> None:
         self.generation = save_model(

@@ -46,7 +46,7 @@ class Exported:
     Attributes:
         path: the file.
         bytes: its size.
-        largest_difference: from the learner's own logits on random images; None if that was not checked.
+        largest_difference: from the learner's own logits and probabilities on random images; None if not checked.
         opset: of the graph.
         classes: how many it tells apart.
     """
@@ -141,6 +141,8 @@ def onnx_of(
     _need_packages(check)
     import onnx
 
+    if not learner.per_image:
+        learner.within(len(learner.subspaces()))  # a graph has no choice: it takes every pass
     network = Network(learner, temperature).eval()
     size = sum(value.numel() * value.element_size() for value in network.state_dict().values())
     if size > LIMIT:

@@ -179,7 +179,7 @@ def _check_directory(path: Path) -> None:
         file.seek(max(0, size - 22 - 20 - 56))
         tail = file.read()
     end = tail[-22:]
-    if end[:4] != b"PK\5\6":
+    if end[:4] != b"PK\5\6" or end[20:] != b"\0\0":  # a comment could hide another end before this one
         raise zipfile.BadZipFile("no end of directory where `pack` puts it")
     count, length = int.from_bytes(end[10:12], "little"), int.from_bytes(end[12:16], "little")
     large = tail[-22 - 20 - 56 : -22 - 20]
@@ -195,17 +195,14 @@ def _members(opened: zipfile.ZipFile, path: Path) -> dict[str, zipfile.ZipInfo]:
     """By name. Only plain files, each once, and none that could lead anywhere else."""
     found: dict[str, zipfile.ZipInfo] = {}
     seen: set[str] = set()
+    if len(opened.infolist()) > MEMBERS:
+        raise _refused(path, f"it has more than {MEMBERS} members")
     for member in opened.infolist():
-        name, mode = member.orig_filename, member.external_attr >> 16
-        shown = name[:80].encode("ascii", "backslashreplace").decode()
+        name, shown = member.orig_filename, _shown(member.orig_filename)
+        kind = stat.S_IFMT(member.external_attr >> 16)
         if name.startswith("/") or "\\" in name or ":" in name or ".." in name.split("/"):
             raise _refused(path, f"its member '{shown}' leads out of the folder")
-        if (
-            not name
-            or "\0" in name
-            or name.endswith("/")
-            or (mode and stat.S_IFMT(mode) not in (0, stat.S_IFREG))
-        ):
+        if not name or "\0" in name or name.endswith("/") or kind not in (0, stat.S_IFREG):
             raise _refused(path, f"its member '{shown}' is no plain file")
         if member.compress_type != zipfile.ZIP_STORED or member.flag_bits & 1:
             raise _refused(path, f"its member '{shown}' is compressed or encrypted")
@@ -233,11 +230,11 @@ def _index(
     try:
         if index["format"] > FORMAT:
             raise EaseError(
-                f"{path} has format {int(index['format'])}, this version reads up to {FORMAT}: upgrade ease-cil"
+                f"{path} is of a later format, this version reads up to {FORMAT}: upgrade ease-cil"
             )
         entries = {name: index["files"][name] for name in (MANIFEST, BACKBONE_FILE)}
-        return {name: FileEntry(str(e["sha256"]), int(e["size"])) for name, e in entries.items()}
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        return {name: FileEntry(entry["sha256"], entry["size"]) for name, entry in entries.items()}
+    except (KeyError, TypeError) as error:
         raise _refused(path, f"its {INDEX} does not make sense") from error
 
 
@@ -249,10 +246,11 @@ def _check_members(
         if name not in members:
             raise _refused(path, f"it lacks '{name}'")
         if name not in wanted and name != INDEX:
-            raise _refused(path, f"its member '{name[:80]}' belongs to no model")
+            raise _refused(path, f"its member '{_shown(name)}' belongs to no model")
     for name, entry in wanted.items():
         if members[name].file_size != entry.size:
-            raise _refused(path, f"'{name}' has {members[name].file_size} bytes in place of {entry.size}")
+            found = members[name].file_size
+            raise _refused(path, f"'{name}' has {found} bytes in place of {_shown(entry.size)}")
 
 
 def _read(opened: zipfile.ZipFile, member: zipfile.ZipInfo, entry: FileEntry, path: Path) -> bytes:
@@ -286,7 +284,9 @@ def _check_backbone(folder: Path, manifest: Mapping[str, Any], path: Path) -> No
         except EaseError as error:
             raise _refused(path, f"'{BACKBONE_FILE}' is not valid safetensors") from error
         if found != spec["weights_hash"]:
-            raise _refused(path, f"its backbone is not the '{spec['name']}' that the model was learned on")
+            raise _refused(
+                path, f"its backbone is not the '{_shown(spec['name'])}' that the model was learned on"
+            )
 
 
 @contextlib.contextmanager
@@ -308,6 +308,11 @@ def _becoming(folder: Path) -> Iterator[Path]:
             with contextlib.suppress(OSError):
                 parent.rmdir()
         raise
+
+
+def _shown(name: object) -> str:
+    """A stranger's words, harmless for a terminal."""
+    return repr(str(name)[:80])[1:-1]
 
 
 def _refused(path: Path, why: str) -> EaseError:

@@ -89,6 +89,7 @@ def predict(
     ],
     model: Model,
     top: Annotated[int, typer.Option(min=1, help="Classes to name for each photo.")] = 5,
+    budget: options.Budget = None,
     weights: options.Weights = None,
     as_json: options.Json = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print one line per photo and class.")] = False,
@@ -100,7 +101,7 @@ def predict(
     if as_json and as_csv:
         raise EaseError("--json and --csv exclude each other: choose one")
     paths = find_images(images)
-    classifier = Classifier.open(model, weights)
+    classifier = Classifier.open(model, weights, budget=budget)
     found = [
         answer
         for start in range(0, len(paths), 64)

@@ -23,6 +23,7 @@ def evaluate(
         Path | None, typer.Option(help="Folder for a page with the worst classes as pictures.")
     ] = None,
     unreadable: options.Unreadable = "refuse",
+    budget: options.Budget = None,
     as_json: options.Json = False,
 ) -> None:
     """Score a saved model on a folder of photos, or on the test images of a dataset."""
@@ -31,13 +32,13 @@ def evaluate(
     if folder is not None:
         if data_root is not None or limit_per_class is not None:
             raise EaseError("--data-root and --limit-per-class belong to --dataset, not to a folder")
-        _evaluate_folder(model, folder, weights, out, options.refuse_or_skip(unreadable), as_json)
+        _evaluate_folder(model, folder, weights, out, options.refuse_or_skip(unreadable), budget, as_json)
         return
     if out is not None:
         raise EaseError("--out belongs to a folder of photos; for datasets see 'ease run' and 'ease report'")
     from ease.studies.evaluate import evaluate_model
 
-    found = evaluate_model(model, str(dataset), data_root, weights, limit_per_class)
+    found = evaluate_model(model, str(dataset), data_root, weights, limit_per_class, budget)
     if as_json:
         print_json(found)
         return
@@ -50,13 +51,20 @@ def evaluate(
 
 
 def _evaluate_folder(
-    model: Path, folder: Path, weights: Path | None, out: Path | None, unreadable: Any, as_json: bool
+    model: Path,
+    folder: Path,
+    weights: Path | None,
+    out: Path | None,
+    unreadable: Any,
+    budget: int | None,
+    as_json: bool,
 ) -> None:
     from ease.app.classifier import Classifier
     from ease.app.evaluation import evaluate_folder, write_evaluation
     from ease.engine.progress import Bars
 
-    found, photos = evaluate_folder(Classifier.open(model, weights), folder, unreadable, Bars())
+    classifier = Classifier.open(model, weights, budget=budget)
+    found, photos = evaluate_folder(classifier, folder, unreadable, Bars())
     written = [] if out is None else write_evaluation(found, photos, out)
     if as_json:
         print_json(found.as_json())
@@ -98,6 +106,15 @@ def info(
     )
     for task, names in enumerate(found["tasks"], start=1):
         typer.echo(f"task {task}: {', '.join(names)}")
+    for act in found["history"]:
+        what = [f"{len(act['classes'])} classes"] * bool(act["classes"])
+        what += [f"more of {', '.join(act['extended'])}"] * bool(act["extended"])
+        then = "no image held out"
+        if act["accuracy"] is not None:
+            then = f"{act['accuracy']:.1f} % of {act['held_out']} held-out images right on that day"
+        typer.echo(
+            f"{act['date'][:10]}: {' and '.join(what) or 'classes forgotten since'}, {act['images']} images; {then}"
+        )
     typer.echo(
         f"{found['bytes'] / 2**20:.2f} MB in {found['files']} files, {found['passes_per_image']} passes per image"
     )

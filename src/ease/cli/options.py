@@ -19,6 +19,9 @@ Backbone = Annotated[str | None, typer.Option(help="See 'ease backbones'.")]
 Weights = Annotated[Path | None, typer.Option(help="Local weights: .safetensors or .npz.")]
 InputSize = Annotated[int | None, typer.Option(help="Side length of the input in pixels.")]
 LimitPerClass = Annotated[int | None, typer.Option(help="Use only so many images of a class.")]
+Budget = Annotated[
+    int | None, typer.Option(min=1, help="Passes per photo, on the likeliest subspaces; all if left out.")
+]
 Unreadable = Annotated[str, typer.Option(help="Damaged images: refuse or skip.")]
 Methods = Annotated[str | None, typer.Option(help="Only these, separated by commas.", metavar="A,B,...")]
 Seeds = Annotated[str | None, typer.Option(help="Separated by commas.", metavar="N,N,...")]

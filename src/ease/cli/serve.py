@@ -24,6 +24,7 @@ def serve(
         ),
     ] = None,
     weights: options.Weights = None,
+    budget: options.Budget = None,
     create: Annotated[bool, typer.Option("--create", help="Start a new model if there is none.")] = False,
     backbone: Annotated[str | None, typer.Option(help="Of a new model; see 'ease backbones'.")] = None,
     augment: Annotated[
@@ -67,6 +68,7 @@ def serve(
         port=port,
         token=token,
         weights=weights,
+        budget=budget,
         work=work,
         limits=limits,
         announce=typer.echo,

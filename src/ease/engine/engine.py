@@ -15,6 +15,7 @@ from ease.backbone import Backbone, Tuning
 from ease.backbone.vit import Reading
 from ease.engine.fit import Order, Training, fit
 from ease.engine.ledger import Ledger, Phase
+from ease.engine.loading import Loader
 from ease.engine.progress import Progress, Quiet
 from ease.engine.trainings import Finished, Trainings, training_key
 from ease.streams import ImageSet
@@ -32,6 +33,8 @@ class Engine:
         batch_size: images per batch where no gradient is needed; over all processes.
         checkpoints: where an unfinished training leaves its last epoch; nowhere when None.
         trainings: finished trainings that may be taken over, and where new ones are put; none when None.
+        progress: where it is shown.
+        loader: where decoded images are held.
     """
 
     def __init__(
@@ -45,6 +48,7 @@ class Engine:
         checkpoints: Path | None = None,
         trainings: Trainings | None = None,
         progress: Progress | None = None,
+        loader: Loader | None = None,
     ) -> None:
         if fabric is None:
             from lightning_fabric import Fabric
@@ -59,6 +63,7 @@ class Engine:
         self.trainings = trainings
         self.progress: Progress = progress or Quiet()
         self.ledger = Ledger()
+        self.loader = loader or Loader()
 
     def fit(
         self,
@@ -125,24 +130,34 @@ class Engine:
         with self.ledger.timing(phase), shown.bar(phase, len(images)) as advance:
             mine = np.arange(len(images))[self.fabric.global_rank :: self.fabric.world_size]
             size = max(1, self.batch_size // self.fabric.world_size)
+            # A process without a share looks at one image for nothing: it must gather the same shapes.
+            asked = mine if len(mine) else np.zeros(1, np.int64)
+            batches = [asked[start : start + size] for start in range(0, len(asked), size)]
             parts = []
-            for start in range(0, max(1, len(mine)), size):
-                # A process without a share looks at one image for nothing: it must gather the same shapes.
-                batch = mine[start : start + size] if len(mine) else np.zeros(1, np.int64)
-                found = self._batch_features(images, batch, tunings, reading).cpu()
-                parts.append(found[:, : len(mine)])
-                advance(len(batch) * self.fabric.world_size)
+            for pixels in self.ledger.waiting_for(self._loaded(images, batches, phase)):
+                parts.append(self.features_of_pixels(pixels, tunings, reading).cpu()[:, : len(mine)])
+                advance(len(pixels) * self.fabric.world_size)
             self.ledger.count(phase, len(images) * len(tunings))
             return self._gathered(parts, mine, len(images), len(tunings))
 
-    def _batch_features(
-        self, images: ImageSet, batch: np.ndarray, tunings: Sequence[Tuning | None], reading: Reading
-    ) -> Tensor:
-        return self.features_of_pixels(self.pixels(images.take(batch)), tunings, reading)
+    def _loaded(self, images: ImageSet, batches: list[np.ndarray], phase: Phase) -> Iterator[Tensor]:
+        """The test transform's pixels of each batch."""
+        crop, loader = self.transforms.test_crop, self.loader
+
+        def one(position: int) -> Tensor:
+            if phase == "evaluation":
+                return loader.testing(images, position, crop)
+            return crop(loader.training(images, position, keep=False))
+
+        def make(batch: np.ndarray) -> Tensor:
+            return self.transforms.scaled(torch.stack([one(int(i)) for i in batch]))
+
+        return loader.batches(images, batches, make)
 
     def pixels(self, images: ImageSet) -> Tensor:
         """All of these images as the backbone reads them, with the test transform, [N, 3, s, s]."""
-        return torch.stack([self.transforms.test(images.image(i)) for i in range(len(images))])
+        crops = [self.transforms.test_crop(images.image(i)) for i in range(len(images))]
+        return self.transforms.scaled(torch.stack(crops))
 
     def features_of_pixels(
         self, pixels: Tensor, tunings: Sequence[Tuning | None], reading: Reading = "pooled"

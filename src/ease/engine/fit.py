@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -21,6 +21,11 @@ from ease.streams.transforms import DRAWS
 if TYPE_CHECKING:
     from ease.engine.engine import Engine
 
+RISING = 0.3
+"""The share of a one-cycle training in which the rate rises,"""
+LOWEST = 0.04
+"""and where it starts and ends, in peaks."""
+
 Order = Callable[[int], IntArray]
 """Epoch -> the order in which images are visited."""
 
@@ -36,13 +41,26 @@ class Training(BaseModel):
     weight_decay: float = Field(5e-4, ge=0)
     optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
     momentum: float = Field(0.9, ge=0, lt=1, description="for sgd")
-    schedule: Literal["cosine", "constant"] = Field("cosine", description="of the rate, stepped per epoch")
+    schedule: Literal["cosine", "constant", "one-cycle"] = Field(
+        "cosine", description="of the rate: cosine by epoch, or up and down again by step"
+    )
 
-    def rate(self, epoch: int) -> float:
-        """The learning rate of an epoch, in closed form so that a resumed training needs no scheduler state."""
+    def rate(self, epoch: int, within: float = 0.0) -> float:
+        """The learning rate, in closed form so that a resumed training needs no scheduler state.
+
+        Args:
+            epoch: from 0.
+            within: the share of the epoch that is done; only one-cycle looks at it.
+        """
         if self.schedule == "constant":
             return self.lr
-        return self.lr * 0.5 * (1 + math.cos(math.pi * epoch / self.epochs))
+        if self.schedule == "cosine":
+            return self.lr * 0.5 * (1 + math.cos(math.pi * epoch / self.epochs))
+        done = (epoch + within) / self.epochs
+        if done < RISING:
+            return self.lr * max(LOWEST, done / RISING)
+        falling = (done - RISING) / (1 - RISING)
+        return self.lr * max(LOWEST, 0.5 * (1 + math.cos(math.pi * falling)))
 
     def make_optimizer(self, module: nn.Module) -> torch.optim.Optimizer:
         """An optimizer over everything in `module` that wants a gradient."""
@@ -98,16 +116,17 @@ def fit(
         engine.progress.bar(label, total, done=len(losses) * len(images)) as advance,
     ):
         for epoch in range(len(losses), training.epochs):
-            for group in optimizer.param_groups:
-                group["lr"] = training.rate(epoch)
             draws = uniforms(len(images), DRAWS, engine.seed, "augmentation", task, phase, epoch)
             visited, summed = visit(epoch), 0.0
-            for step, start in enumerate(range(0, len(visited), training.batch_size)):
-                batch = visited[start : start + training.batch_size]
+            size = training.batch_size
+            batches = [visited[start : start + size] for start in range(0, len(visited), size)]
+            # A process without a share still has to take part in the all-reduce: it works on one image for nothing.
+            shares = [batch[rank::world] if rank < len(batch) else batch[:1] for batch in batches]
+            loaded = engine.ledger.waiting_for(_loaded(engine, images, shares, draws))
+            for step, (batch, (pixels, labels)) in enumerate(zip(batches, loaded, strict=True)):
                 mine = batch[rank::world]
-                # A process without a share still has to take part in the all-reduce: it works on one image for nothing.
-                share = mine if len(mine) else batch[:1]
-                pixels, labels = _load(engine, images, share, draws)
+                for group in optimizer.param_groups:
+                    group["lr"] = training.rate(epoch, step / len(batches))
                 torch.manual_seed(counter(engine.seed, "dropout", task, phase, epoch, step, rank))
                 value = loss(wrapped(pixels), labels)
                 # DDP averages gradients over processes; this weight makes that the mean over the whole batch.
@@ -129,10 +148,18 @@ def fit(
     return losses
 
 
-def _load(engine: Engine, images: ImageSet, share: IntArray, draws: np.ndarray) -> tuple[Tensor, Tensor]:
-    pixels = torch.stack([engine.transforms.train(images.image(int(i)), draws[i]) for i in share])
-    device = engine.fabric.device
-    return pixels.to(device), torch.from_numpy(images.labels[share]).to(device)
+def _loaded(
+    engine: Engine, images: ImageSet, shares: list[IntArray], draws: np.ndarray
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Augmented pixels and labels of each share, on the device."""
+    loader, device = engine.loader, engine.fabric.device
+
+    def make(share: IntArray) -> tuple[Tensor, Tensor]:
+        pixels = engine.transforms.train([loader.training(images, int(i)) for i in share], draws[share])
+        return pixels, torch.from_numpy(images.labels[share])
+
+    for pixels, labels in loader.batches(images, shares, make):
+        yield pixels.to(device), labels.to(device)
 
 
 def _mean_over_processes(fabric: Any, summed: float, count: int) -> float:

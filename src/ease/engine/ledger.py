@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, TypeVar
 
+T = TypeVar("T")
 Phase = Literal["train", "prototypes", "evaluation"]
 PHASES: tuple[Phase, ...] = ("train", "prototypes", "evaluation")
 
@@ -22,6 +23,8 @@ class Ledger:
     """Mean loss of the first and the last epoch of each training."""
     reused: int = 0
     """Training passes that were taken over from another run instead of being made."""
+    waited: float = 0.0
+    """Seconds of all phases in which the model waited for images."""
     _timed: bool = False
 
     def count(self, phase: Phase, passes: int) -> None:
@@ -33,6 +36,19 @@ class Ledger:
         self.passes["train"] += passes
         self.seconds["train"] += seconds
         self.reused += passes
+
+    def waiting_for(self, things: Iterable[T]) -> Iterator[T]:
+        """These things, adding the time it takes until each one is there."""
+        them = iter(things)
+        while True:
+            start = time.perf_counter()
+            try:
+                thing = next(them)
+            except StopIteration:
+                return
+            finally:
+                self.waited += time.perf_counter() - start
+            yield thing
 
     @contextmanager
     def timing(self, phase: Phase) -> Iterator[None]:

@@ -88,7 +88,10 @@ class Learner(ABC):
             )
         if memory is None and self.kind == "exemplar-based":
             raise EaseError(f"{self.name} is exemplar-based: it needs a memory of old images")
-        self.adapt(task, memory)
+        try:
+            self.adapt(task, memory)
+        finally:
+            self.engine.loader.forget()  # the next task must not meet this one's images, not even in memory
         self.task_sizes.append(len(task.classes))
 
     def revisit(self, task: Task) -> None:  # noqa: B027 (most methods never look back)
@@ -120,6 +123,14 @@ class Learner(ABC):
         """Passes through the backbone that one prediction takes."""
         return len(self.subspaces())
 
+    def within(self, budget: int | None) -> None:
+        """From now on spend at most this many passes on an image; None spends what its settings say."""
+        passes = self.passes_per_image()
+        if budget is not None and budget < passes:
+            raise EaseError(
+                f"{self.name} takes {passes} passes per image, not {budget}: leave the budget out"
+            )
+
     @torch.no_grad()
     def logits(self, pixels: Tensor) -> Tensor:
         """Preprocessed images [N, 3, s, s] -> [N, classes]."""
@@ -150,18 +161,30 @@ class Learner(ABC):
 
 
 class TunedHead(nn.Module):
-    """What trains: a tuning and a head. The frozen backbone runs in between but is no part of the state."""
+    """What trains: a tuning and a head. The frozen backbone runs in between but is no part of the state.
 
-    def __init__(self, backbone: Backbone, tuning: Tuning, head: nn.Module) -> None:
+    Args:
+        backbone: frozen.
+        tuning: trained.
+        head: trained.
+        drop_patches: share of the patches that each image loses while training.
+    """
+
+    def __init__(
+        self, backbone: Backbone, tuning: Tuning, head: nn.Module, drop_patches: float = 0.0
+    ) -> None:
         super().__init__()
         self.tuning = tuning
         self.head = head
+        self.drop_patches = drop_patches
         self._frozen = (backbone,)  # in a tuple, so that it is not registered
 
     def forward(self, pixels: Tensor) -> Tensor:
         """[N, 3, s, s] -> [N, classes]."""
-        return self.head(self._frozen[0].forward(pixels, self.tuning))
+        dropped = self.drop_patches if self.training else 0.0
+        return self.head(self._frozen[0].forward(pixels, self.tuning, drop_patches=dropped))
 
     def known_by(self, loss: str) -> dict[str, Any]:
         """What decides the result of training it besides its tensors, for `Engine.fit`."""
-        return {"loss": loss, "tuning": [self.tuning.kind, self.tuning.config()]}
+        known = {"loss": loss, "tuning": [self.tuning.kind, self.tuning.config()]}
+        return known | ({"drop_patches": self.drop_patches} if self.drop_patches else {})

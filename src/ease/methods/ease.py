@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor
 
 from ease.backbone import Tuning
@@ -16,6 +16,7 @@ from ease.engine.memory import Memory
 from ease.engine.randomness import generator
 from ease.errors import EaseError
 from ease.heads import CosineHead, PrototypeBank, class_means
+from ease.heads.anytime import Look, within_budget
 from ease.heads.complement import (
     Synthesis,
     complete,
@@ -58,6 +59,12 @@ class EaseSettings(Training):
     later_lr: float | None = Field(
         None, gt=0, description="after task 1, if it differs in size from the others"
     )
+    start: Literal["fresh", "previous"] = Field(
+        "fresh", description="where a new subspace starts: as the PTM, or as the one before it"
+    )
+    drop_patches: float = Field(
+        0.0, ge=0, lt=1, description="share of the patches that an image loses while training, for speed"
+    )
     sigma: float = Field(1.0, gt=0, description="where the training head's learned scale starts")
     tuning: Literal["adapter", "vpt-shallow", "vpt-deep", "ssf", "lora"] = Field(
         "adapter", description="what builds a subspace"
@@ -96,6 +103,15 @@ class EaseSettings(Training):
         "auto",
         description="which tasks add a subspace; auto: not those with one class or under 5 images per class",
     )
+    budget: int | None = Field(
+        None, ge=1, description="passes per image, spent on the likeliest subspaces; all of them if unset"
+    )
+
+    @model_validator(mode="after")
+    def _can_be_split(self) -> EaseSettings:
+        if self.budget is not None and self.reweight == "none":
+            raise ValueError("one cosine over everything needs all passes: choose another reweight")
+        return self
 
 
 @register()
@@ -113,6 +129,7 @@ class Ease(Learner):
         self._hashes: list[str] = []
         self.bank = PrototypeBank()
         self._classifier: Tensor | None = None
+        self._budget: int | None = settings.budget
 
     def adapt(self, task: Task, memory: Memory | None) -> None:
         expands = self._expands(task)
@@ -200,10 +217,16 @@ class Ease(Learner):
         draw = generator(self.engine.seed, "init", task.index)
         config = {name: getattr(self.settings, name) for name in TUNING_SETTINGS[self.settings.tuning]}
         tuning = build_tuning(self.settings.tuning, self.backbone.shape, config, draw)
+        if (
+            self.settings.start == "previous"
+            and self.tunings
+            and self.tunings[-1].config() == tuning.config()
+        ):
+            tuning.load_state_dict(self.tunings[-1].state_dict())
         head = CosineHead(
             self.backbone.dim, len(task.classes), self.settings.sigma, draw, self._negatives(task)
         )
-        return TunedHead(self.backbone, tuning, head)
+        return TunedHead(self.backbone, tuning, head, self.settings.drop_patches)
 
     def _negatives(self, task: Task) -> Tensor | None:
         """A class that comes alone is told from the old classes' real prototypes."""
@@ -276,7 +299,40 @@ class Ease(Learner):
         if self.settings.reweight == "none":
             return cosines(_side_by_side(features), _side_by_side(prototypes), dot)[0]
         each = cosines(features, prototypes, dot)
+        if self._saves_passes():
+            return self._anytime(lambda column, here: each[column, here], features.shape[1])
         return torch.einsum("snc,sc->nc", each, self.weights().to(features.device))
+
+    @torch.no_grad()
+    def logits(self, pixels: Tensor) -> Tensor:
+        """Preprocessed images [N, 3, s, s] -> [N, classes], within the budget if there is one."""
+        if not self._saves_passes():
+            return super().logits(pixels)
+        subspaces, prototypes = self.subspaces(), self.classifier()
+
+        def look(column: int, here: Tensor) -> Tensor:
+            features = self.engine.features_of_pixels(pixels[here], [subspaces[column].tuning]).cpu()
+            return cosines(features, prototypes[column : column + 1], self.settings.similarity == "dot")[0]
+
+        return self._anytime(look, len(pixels))
+
+    def _anytime(self, look: Look, images: int) -> Tensor:
+        assert self._budget is not None
+        columns = self.columns()
+        own = torch.tensor([columns.index(subspace) for subspace in self.bank.own_of_class().tolist()])
+        return within_budget(look, images, own, self.weights(), self._budget)
+
+    def within(self, budget: int | None) -> None:
+        if budget is not None and (budget < 1 or self.settings.reweight == "none"):
+            raise EaseError(f"a budget of {budget} passes per image cannot be kept: give 1 or more, or none")
+        self._budget = self.settings.budget if budget is None else budget
+
+    def _saves_passes(self) -> bool:
+        return self._budget is not None and self._budget < len(self.columns())
+
+    def passes_per_image(self) -> int:
+        passes = len(self.columns())
+        return passes if self._budget is None else min(self._budget, passes)
 
     def files(self) -> tuple[Files, dict[str, Any]]:
         files = {f"subspaces/{i:04d}": t.state_dict() for i, t in enumerate(self.tunings)}

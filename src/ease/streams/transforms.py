@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -75,13 +76,17 @@ class Transforms:
 
     def test(self, image: Tensor) -> Tensor:
         """Resize the short side to 256/224 s, crop the centre. uint8 [3, H, W] -> float32 [3, s, s]."""
+        return self.scaled(self.test_crop(image))
+
+    def test_crop(self, image: Tensor) -> Tensor:
+        """`test` before its last step: still uint8, [3, s, s]."""
         size = self.pixels.size
         if self.is_raw:
-            return self._scale(self._check_size(image))
+            return self._check_size(image)
         short = min(image.shape[-2:])
         image = pixelwise.center_crop_image(image, [min(side, _LONGEST * short) for side in image.shape[-2:]])
         image = pixelwise.resize_image(image, [self._short_side], self._interpolation, antialias=True)
-        return self._scale(pixelwise.center_crop_image(image, [size, size]))
+        return pixelwise.center_crop_image(image, [size, size])
 
     @property
     def _short_side(self) -> int:
@@ -104,21 +109,26 @@ class Transforms:
             "std": list(wants.std),
         }
 
-    def train(self, image: Tensor, uniforms: npt.NDArray[np.floating]) -> Tensor:
-        """A random crop resized to s, maybe flipped. uint8 [3, H, W] and [DRAWS] -> float32 [3, s, s]."""
+    def train(self, images: Sequence[Tensor], uniforms: npt.NDArray[np.floating]) -> Tensor:
+        """Random crops resized to s, maybe flipped. N times uint8 [3, H, W], and [N, DRAWS] -> float32 [N, 3, s, s]."""
+        if uniforms.shape != (len(images), DRAWS):
+            raise ValueError(f"{len(images)} training images need {DRAWS} uniform numbers each")
+        # Each crop has a size of its own, so that they are resized one by one; all else is done for the whole batch.
+        crops = torch.stack([self._train_crop(i, u) for i, u in zip(images, uniforms, strict=True)])
+        if self.augmentation.flip and not self.is_raw:
+            flipped = torch.from_numpy(uniforms[:, -1] < 0.5)
+            crops = torch.where(flipped[:, None, None, None], crops.flip(-1), crops)
+        return self.scaled(crops)
+
+    def _train_crop(self, image: Tensor, uniforms: npt.NDArray[np.floating]) -> Tensor:
         if self.is_raw:
-            return self._scale(self._check_size(image))
-        if len(uniforms) != DRAWS:
-            raise ValueError(f"a training image needs {DRAWS} uniform numbers, not {len(uniforms)}")
+            return self._check_size(image)
         top, left, height, width = crop_box(image.shape[-2], image.shape[-1], self.augmentation, uniforms)
         image = image[..., top : top + height, left : left + width]
         # Bilinear whatever the test interpolation is: torchvision's default, which the released code uses.
-        image = pixelwise.resize_image(
+        return pixelwise.resize_image(
             image, [self.pixels.size, self.pixels.size], InterpolationMode.BILINEAR, antialias=True
         )
-        if self.augmentation.flip and uniforms[-1] < 0.5:
-            image = image.flip(-1)
-        return self._scale(image)
 
     def _check_size(self, image: Tensor) -> Tensor:
         size = self.pixels.size
@@ -126,8 +136,9 @@ class Transforms:
             raise ValueError(f"a raw image must be [3, {size}, {size}], not {list(image.shape)}")
         return image
 
-    def _scale(self, image: Tensor) -> Tensor:
-        values = image.to(torch.float32, memory_format=torch.contiguous_format, copy=True).div_(255)
+    def scaled(self, crops: Tensor) -> Tensor:
+        """uint8 [..., 3, s, s] to what the backbone reads, as a tensor of its own."""
+        values = crops.to(torch.float32, memory_format=torch.contiguous_format, copy=True).div_(255)
         return values.sub_(self._mean).div_(self._std) if self._normalises else values
 
 

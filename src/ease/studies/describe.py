@@ -33,4 +33,11 @@ def _described(manifest: dict[str, Any]) -> dict[str, Any]:
         "files": len(manifest["files"]),
         "bytes": sum(entry["size"] for entry in manifest["files"].values()),
         "passes_per_image": manifest["passes_per_image"],
+        "history": [_act(entry) for entry in manifest.get("history", [])],
     }
+
+
+def _act(entry: dict[str, Any]) -> dict[str, Any]:
+    """One act of learning, as it was measured on its day."""
+    known = ("generation", "date", "classes", "extended", "images", "held_out", "accuracy")
+    return {name: entry[name] for name in known}

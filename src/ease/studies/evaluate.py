@@ -94,9 +94,11 @@ def evaluate_model(
     root: Path | None = None,
     weights: Path | None = None,
     limit_per_class: int | None = None,
+    budget: int | None = None,
 ) -> dict[str, Any]:
     """Score a saved model on a dataset's test images. Classes are matched by name; unknown ones are left out."""
     learner, manifest = open_model(model_directory(path).path, weights)
+    learner.within(budget)
     data = load_dataset(dataset, root, limit_per_class)
     position = {entry["name"]: i for i, entry in enumerate(manifest["classes"])}
     known = [c for c, name in enumerate(data.class_names) if name in position]

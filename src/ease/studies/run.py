@@ -23,6 +23,7 @@ from ease.engine import files as durable
 from ease.engine.engine import Engine
 from ease.engine.features import FeatureStore
 from ease.engine.ledger import PHASES, Ledger
+from ease.engine.loading import Loader
 from ease.engine.memory import Memory
 from ease.engine.progress import Progress, Quiet
 from ease.engine.store import ModelDirectory
@@ -224,6 +225,7 @@ class _Run:
             checkpoints=folder.checkpoints,
             trainings=None if shelf is None else Trainings(shelf.path / "trainings"),
             progress=self.progress,
+            loader=Loader(config.image_memory * 2**20),
         )
         self.directory = ModelDirectory(folder.model)
         self.memory = self._make_memory()
@@ -285,7 +287,7 @@ class _Run:
                 spent = asdict(self.engine.ledger)
                 progress = {
                     "stage": task.index + 1,
-                    **{k: spent[k] for k in ("passes", "seconds", "losses", "reused")},
+                    **{k: spent[k] for k in ("passes", "seconds", "losses", "reused", "waited")},
                 }
                 classes = class_fields(self.stream, task.index + 1)
                 save_model(self.directory, self.learner, classes, self.memory, progress=progress)
@@ -311,6 +313,7 @@ class _Run:
             "repeated": max(0, self.evaluator.computed - before - planned),
             "reused": learned.get("reused", 0),
             "seconds": {**learned["seconds"], "evaluation": self.engine.ledger.seconds["evaluation"]},
+            "waited": learned.get("waited", 0.0) + self.engine.ledger.waited,
             "losses": learned["losses"],
             "needed": needed,
             "costs": asdict(self.learner.costs()),
@@ -368,6 +371,7 @@ class _Run:
             "passes_repeated": sum(stage["repeated"] for stage in stages),
             "passes_reused": sum(stage["reused"] for stage in stages),
             "seconds": {**seconds, "total": round(sum(seconds.values()), 3)},
+            "seconds_waiting": round(sum(stage.get("waited", 0.0) for stage in stages), 3),
             "peak_memory": peak_memory(),
             "test_images": [score.count for score in scores],
             "task_sizes": [len(t.classes) for t in self.stream.tasks],

@@ -64,6 +64,7 @@ class Model:
     Args:
         path: the directory.
         weights: the backbone's file, if it is not the embedded one.
+        budget: passes per image; all that the model has when None.
         log: tells of new generations.
         metrics: counts batches.
         batch: images that go through the model together, at most.
@@ -74,6 +75,7 @@ class Model:
         path: Path,
         weights: Path | None = None,
         *,
+        budget: int | None = None,
         log: Log,
         metrics: Metrics,
         batch: int = BATCH,
@@ -81,7 +83,8 @@ class Model:
         self.path = path
         self.failure: EaseError | None = None
         self.when_failed: Callable[[], None] = lambda: None
-        self._weights, self._log, self._metrics, self._batch = weights, log, metrics, batch
+        self._weights, self._budget = weights, budget
+        self._log, self._metrics, self._batch = log, metrics, batch
         self._directory = ModelDirectory(path)
         self._served: Served | None = None
         self._wishes: queue.SimpleQueue[_Wish | None] = queue.SimpleQueue()
@@ -235,7 +238,7 @@ class Model:
         while True:
             manifest = self._directory.manifest()
             if before is None:
-                classifier = Classifier.open(self.path, self._weights)
+                classifier = Classifier.open(self.path, self._weights, budget=self._budget)
             else:
                 classifier = before.classifier.renewed()
             if self._directory.manifest()["checksum"] == manifest["checksum"]:

@@ -28,6 +28,7 @@ def serve(
     port: int = 8000,
     token: str | None = None,
     weights: Path | None = None,
+    budget: int | None = None,
     work: Path | None = None,
     limits: Limits | None = None,
     announce: Callable[[str], None] = print,
@@ -40,6 +41,7 @@ def serve(
         port: where to listen; 0 takes a free one.
         token: what changes need; required where other machines can reach the host.
         weights: the backbone's file, if it is not the embedded one.
+        budget: passes per image when predicting; all that the model has when None.
         work: where uploads are held for as long as they are needed.
         limits: of requests and jobs.
         announce: gets one line with the address.
@@ -51,7 +53,16 @@ def serve(
         log.taking_over("uvicorn", "uvicorn.error", "uvicorn.asgi", "asyncio"),
         _leaving_on_sigterm(),
         _bound(host, port) as listening,
-        Service(model, weights=weights, host=host, token=token, work=work, limits=limits, log=log) as service,
+        Service(
+            model,
+            weights=weights,
+            budget=budget,
+            host=host,
+            token=token,
+            work=work,
+            limits=limits,
+            log=log,
+        ) as service,
     ):
         server = _server(service)
         service.model.when_failed = lambda: setattr(server, "should_exit", True)

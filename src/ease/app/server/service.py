@@ -34,6 +34,7 @@ class Service:
     Args:
         model: the model directory.
         weights: the backbone's file, if it is not the embedded one.
+        budget: passes per image when predicting; all that the model has when None.
         host: where it will be bound.
         token: what changes need; without one the host must be this machine.
         work: where uploads are held for as long as they are needed; the system's place for temporary files by default.
@@ -47,6 +48,7 @@ class Service:
         model: Path,
         *,
         weights: Path | None = None,
+        budget: int | None = None,
         host: str = "127.0.0.1",
         token: str | None = None,
         work: Path | None = None,
@@ -59,6 +61,7 @@ class Service:
         self.token, self.limits = token, limits or Limits()
         self.log, self.metrics = log or Log(), Metrics()
         self._weights = None if weights is None else weights.resolve()
+        self._budget = budget
         self._work, self._start = work, start
         self._life = contextlib.ExitStack()
         self.book = self.path.with_name(f"{self.path.name}.jobs")
@@ -73,7 +76,9 @@ class Service:
             make_folder(self.uploads)
             self.decoders = ThreadPoolExecutor(DECODERS, "decode")
             life.callback(self.decoders.shutdown)
-            self.model = Model(self.path, self._weights, log=self.log, metrics=self.metrics)
+            self.model = Model(
+                self.path, self._weights, budget=self._budget, log=self.log, metrics=self.metrics
+            )
             self.jobs = Jobs(
                 self.model,
                 self.book,

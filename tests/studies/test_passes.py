@@ -1,0 +1,63 @@
+"""Exactly minimal work: how many passes each method makes, as docs/performance.md says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ease.engine.engine import Engine
+from ease.engine.memory import Memory
+from ease.methods.registry import find_method, methods
+from ease.streams import Stream
+from ease.studies.evaluate import Evaluator
+
+B, N, M, E = 3, 24, 16, 2
+"""Tasks, training and test images per task, epochs."""
+TRIANGLE = B * (B + 1) // 2
+
+Passes = tuple[int | None, int | None, int]
+"""Of training, of prototypes, of evaluation; None where exemplars come on top."""
+
+FIRST_SESSION: Passes = (E * N, 2 * N * B, 2 * M * B)
+FINE_TUNED: Passes = (E * N * B, 0, M * TRIANGLE)
+PROMPTED: Passes = (E * N * B, 0, 2 * M * TRIANGLE)
+EXPECTED: dict[str, Passes] = {
+    "ease": (E * N * B, N * TRIANGLE, M * B**2),
+    "ease ptm": (E * N * B, N * TRIANGLE + N * B, M * B**2 + M * B),
+    "upper-bound": (E * N * B, None, M * B**2),
+    "simplecil": (0, N * B, M * B),
+    "ranpac": (E * N, N * B, M * B),
+    **{f"adam-{kind}": FIRST_SESSION for kind in ("adapter", "finetune", "ssf", "vpt-deep", "vpt-shallow")},
+    **dict.fromkeys(("finetune", "finetune-adapter", "lwf"), FINE_TUNED),
+    "sdc": (E * N * B, N * (2 * B - 1), M * TRIANGLE),
+    **dict.fromkeys(("l2p", "dualprompt", "coda-prompt"), PROMPTED),
+    "joint": (E * N * TRIANGLE, 0, M * TRIANGLE),
+    **dict.fromkeys(("icarl", "foster"), (None, None, M * TRIANGLE)),
+    **dict.fromkeys(("der", "memo"), (None, N * TRIANGLE, M * B**2)),
+}
+
+
+@pytest.mark.parametrize("case", EXPECTED)
+def test_passes_are_those_of_the_formulas(case: str, engine: Engine, stream: Stream) -> None:
+    name, _, ptm = case.partition(" ")
+    method = find_method(name)
+    wanted: dict[str, Any] = {"epochs": E, "lr": 0.01, "batch_size": 12, "rank": 4, "projection": 64}
+    wanted |= {"ptm": True} if ptm else {}
+    settings = {key: value for key, value in wanted.items() if key in method.Settings.model_fields}
+    learner, evaluator = method(engine, method.Settings.model_validate(settings)), Evaluator()
+    memory = Memory(3, seed=engine.seed) if learner.kind == "exemplar-based" else None
+    tests = [task.test for task in stream.tasks]
+    for task in stream.tasks:
+        assert (len(task.train), len(task.test)) == (N, M)
+        learner.learn(task, memory)
+        evaluator.logits(learner, tests[: task.index + 1])
+    trained, prototypes, evaluated = EXPECTED[case]
+    made = engine.ledger.passes
+    assert trained is None or made["train"] == trained
+    assert prototypes is None or made["prototypes"] == prototypes
+    assert evaluator.computed == evaluated
+
+
+def test_every_method_has_its_formula() -> None:
+    assert {case.partition(" ")[0] for case in EXPECTED} == {*methods()}
