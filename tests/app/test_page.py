@@ -275,6 +275,9 @@ def test_two_classes_are_taught_and_known_afterwards(
     expect(page.locator("#outcome")).to_contain_text("when learned, on ")
     page.get_by_role("link", name="See what it knows").click()
     assert names_known(page) == sorted([*site.known, "plum", "quince"])
+    go(page, "What is this?")
+    page.set_input_files("#look-files", tmp_path / "things" / "quince" / "3.png")
+    expect(page.locator(".card .bars .name").filter(has_text="quince")).to_have_count(1)
 
 
 def test_a_reload_finds_the_job_again_and_it_can_be_cancelled(
