@@ -370,8 +370,11 @@ class _Run:
             "forward_passes": passes,
             "passes_repeated": sum(stage["repeated"] for stage in stages),
             "passes_reused": sum(stage["reused"] for stage in stages),
-            "seconds": {**seconds, "total": round(sum(seconds.values()), 3)},
-            "seconds_waiting": round(sum(stage.get("waited", 0.0) for stage in stages), 3),
+            "seconds": {
+                **seconds,
+                "total": round(sum(seconds.values()), 3),
+                "waiting": round(sum(stage.get("waited", 0.0) for stage in stages), 3),
+            },
             "peak_memory": peak_memory(),
             "test_images": [score.count for score in scores],
             "task_sizes": [len(t.classes) for t in self.stream.tasks],
