@@ -8,6 +8,7 @@ import pytest
 
 from ease.errors import EaseError
 from ease.methods.registry import methods
+from ease.studies.grid import Grid
 from ease.studies.study import load_study, run_study, study_list
 
 BUILT_IN = "ease."
@@ -75,3 +76,19 @@ def test_a_study_of_your_own_ends_in_a_table_a_plot_and_a_page(tmp_path: Path) -
     assert [row.series.method for row in table.rows] == ["simplecil", "icarl"]
     assert {"report.html", "accuracy.svg", "table.md", "table.csv", "table.tex"} <= {p.name for p in written}
     assert all(path.stat().st_size for path in written)
+
+
+def test_the_longest_rows_are_started_first_and_the_table_keeps_their_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[str] = []
+    monkeypatch.setattr(Grid, "run", lambda self, cells, *_: started.extend(c.config.method for c in cells))
+    path = tmp_path / "mine.yaml"
+    path.write_text(
+        "about: x\nrows: [{method: simplecil}, {method: joint, minutes: 9}, {method: ease, minutes: 2}]"
+    )
+    cells = load_study(str(path)).cells()
+    with pytest.raises(EaseError, match="no record"):
+        run_study(cells, tmp_path / "out")
+    assert started == ["joint", "ease", "simplecil"]
+    assert [cell.config.method for cell in cells] == ["simplecil", "joint", "ease"]

@@ -27,7 +27,7 @@ from ease.studies.run import Shelf, resume_run, start_run
 from ease.studies.series import Record
 
 # They say how a run is carried out, or have been resolved into other values: no result hangs on them.
-_CIRCUMSTANCES = {"preset", "feature_memory", "download"}
+_CIRCUMSTANCES = {"preset", "feature_memory", "image_memory", "download"}
 
 
 @dataclass(frozen=True)
@@ -40,12 +40,14 @@ class Cell:
         shares: cells with the same word here train the same subspaces. Only the first does so; the others take them
             over, with the seconds they took.
         timed: its seconds will be told: test features are computed anew, not taken over.
+        minutes: how long it takes, roughly; 0 if nobody knows.
     """
 
     config: RunConfig
     notes: list[str] = field(default_factory=list)
     shares: str | None = None
     timed: bool = False
+    minutes: float = 0.0
 
     @property
     def name(self) -> str:

@@ -18,10 +18,17 @@ class Plan(BaseModel):
 
 
 class Row(Plan):
-    """One method, and the settings in which this row differs from the others."""
+    """One method, and the settings in which this row differs from the others.
+
+    Attributes:
+        method: its name.
+        set: the settings.
+        minutes: how long it takes, roughly, if somebody knows: the longest are started first.
+    """
 
     method: str
     set: dict[str, Any] = Field(default_factory=dict)
+    minutes: float = Field(0.0, ge=0)
 
 
 AnyRow = TypeVar("AnyRow", bound=Row)

@@ -54,7 +54,8 @@ class Study(Plan):
                 given = [self.run, options or {}, {"seed": seed}, row.set, {"method": row.method}]
                 merged = {k: v for part in given for k, v in part.items() if v is not None}
                 config, notes = resolve(merged, sets=own[row.method])
-                cells.append(Cell(config, notes, shares=same_subspaces(config), timed=True))
+                shares = same_subspaces(config)
+                cells.append(Cell(config, notes, shares=shares, timed=True, minutes=row.minutes))
         return cells
 
 
@@ -83,7 +84,7 @@ def run_study(
 ) -> tuple[Table, list[Path]]:
     """Finish every cell and write the comparison. The same call goes on where another was interrupted."""
     grid = Grid(out)
-    grid.run(cells, jobs, progress)
+    grid.run(sorted(cells, key=lambda cell: -cell.minutes), jobs, progress)
     records = [record for cell in cells if (record := grid.record(cell)) is not None]
     return write_comparison(records, out)
 
