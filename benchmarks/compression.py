@@ -1,11 +1,12 @@
 """What a trained EASE model loses when it is made smaller: bytes, passes and accuracy of each way, in one table.
 
-Trains glyphs B0 Inc6 with preset `small` on the embedded ViT once (about two minutes), or takes finished runs of `ease
-run`, which stay as they are. Every way is applied to the model after its last task and scored on all test images, each
-feature computed once. With several runs the figures are means; the change of accuracy is in points.
+Trains glyphs B0 Inc6 with preset `small` on the embedded ViT once (about four minutes), or takes finished runs of `ease
+run`, which stay as they are. Every way is applied to the model after its last task and scored on its test images.
+Features are kept in the output folder, so that a command that was interrupted goes on where it was. With several runs
+the figures are means; the change of accuracy is in points.
 
-`merge` averages what adapters add, so that two of rank 64 become one of rank 128. The row below it averages their
-weights instead, which halves the bytes. `oldest` and `newest` are blind choices in place of `drop`.
+`drop` keeps the oldest subspaces; the row below it keeps the first and the newest. `merge` averages what adapters add,
+so that two of rank 64 become one of rank 128; the row below it averages their weights, which halves the bytes.
 
     python benchmarks/compression.py --out runs/compression
     python benchmarks/compression.py --run runs/demo/ease --out runs/compression
@@ -25,7 +26,8 @@ import torch
 
 from ease.app.compact import Compaction, Size, compacted, most_alike, regroup, size_of
 from ease.config import RunConfig, resolve, validated
-from ease.engine.files import make_folder, read_json, write_atomic, write_json
+from ease.engine.features import FeatureStore
+from ease.engine.files import read_json, write_atomic, write_json
 from ease.engine.progress import Bars
 from ease.methods.ease import PTM, Ease
 from ease.methods.model import open_model
@@ -53,7 +55,6 @@ def ways(passes: int) -> Iterator[tuple[str, Way]]:
     yield "int8, energy 0.95", asked("int8", 0.95)
     for most in dict.fromkeys(max(1, passes // part) for part in (2, 4)):
         yield f"drop to {most}", asked(None, None, most, "drop")
-        yield f"  oldest {most}", lambda learner, most=most: chosen(learner, learned(learner)[:most])
         yield f"  newest {most}", lambda learner, most=most: newest(learner, most)
         yield f"merge to {most}", asked(None, None, most, "merge")
         yield f"  weights averaged {most}", lambda learner, most=most: by_weights(learner, most)
@@ -89,14 +90,15 @@ def by_weights(learner: Ease, most: int) -> Ease:
     return regroup(learner, most_alike(learner, most), mean)
 
 
-def measure(run: Path) -> dict[str, Size]:
+def measure(run: Path, store: FeatureStore, limit_test: int | None) -> dict[str, Size]:
     """What each way makes of a run's last model."""
     config = validated(RunConfig, read_json(Folder(run).config)["config"], str(run))
+    config = config.model_copy(update={"limit_test": limit_test or config.limit_test})
     stream, _ = make_tasks(config)
     learner, _ = open_model(Folder(run).model, config.weights, batch_size=config.eval_batch_size)
     if not isinstance(learner, Ease):
         raise SystemExit(f"{run} is a run of {learner.name}: give one of ease")
-    evaluator = Evaluator()
+    evaluator = Evaluator(store)
     found = {}
     for name, way in ways(learner.passes_per_image()):
         other = way(learner)
@@ -139,11 +141,12 @@ def main() -> None:
     parser.add_argument(
         "--out", type=Path, required=True, help="folder for the table and its figures as JSON"
     )
+    parser.add_argument("--limit-test", type=int, help="test images per class, where fewer are wanted")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         folders = options.run or [trained(Path(scratch) / "run")]
-        runs = [measure(folder) for folder in folders]
-    make_folder(options.out)
+        store = FeatureStore(options.out / "features")
+        runs = [measure(folder, store, options.limit_test) for folder in folders]
     write_atomic(options.out / "compression.md", table(runs).encode())
     rows = [{name: asdict(size) for name, size in run.items()} for run in runs]
     write_json(

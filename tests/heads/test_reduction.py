@@ -7,7 +7,7 @@ import torch
 
 from ease.heads import PrototypeBank
 from ease.heads.complement import complete
-from ease.heads.reduction import best_own, closeness, regrouped, separation
+from ease.heads.reduction import best_own, closeness, regrouped
 
 
 @pytest.fixture
@@ -72,12 +72,6 @@ def test_classes_shown_again_keep_what_was_measured(bank: PrototypeBank) -> None
     assert torch.equal(regrouped(bank, [[1], [3]], {}).later[0, 2][0][0], torch.arange(10.0, 15.0))
     mean, count = regrouped(bank, [[1], [2, 3]], full(bank)).later[0, 2][0]
     assert (mean.tolist(), count) == (torch.arange(7.5, 12.5).tolist(), 4)
-
-
-def test_separation_is_the_mean_margin() -> None:
-    logits = torch.tensor([[3.0, 1.0, 0.0], [0.0, 2.0, 1.5], [1.0, 4.0, 3.0]])
-    assert separation(logits) == pytest.approx((2 + 0.5 - 1) / 3)
-    assert separation(torch.ones(1, 1)) == 0
 
 
 def test_closeness_compares_the_same_classes(bank: PrototypeBank) -> None:

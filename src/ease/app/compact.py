@@ -15,11 +15,11 @@ from ease.backbone import Tuning
 from ease.engine import files as durable
 from ease.engine.compression import Packed, check_energy, check_storage
 from ease.engine.files import FileEntry
-from ease.engine.progress import Progress, Quiet
+from ease.engine.progress import Progress
 from ease.engine.store import OWNER, ModelDirectory, model_directory
 from ease.errors import EaseError, unknown
 from ease.heads import PrototypeBank
-from ease.heads.reduction import closeness, regrouped, separation
+from ease.heads.reduction import closeness, regrouped
 from ease.methods.base import Learner
 from ease.methods.ease import PTM, Ease, unpacked_tuning
 from ease.tuning import Adapter
@@ -36,7 +36,7 @@ class Compaction:
         storage: `fp32`, `fp16` or `int8`, of subspaces and prototypes.
         energy: share of the squared length of each adapter's matrices that their low-rank factors keep.
         max_subspaces: how many passes a prediction may take; the PTM, where it is in use, is one of them.
-        how: `drop` loses subspaces, `merge` averages what adapters add.
+        how: `drop` loses the newest subspaces, `merge` averages what adapters add.
     """
 
     storage: str | None = None
@@ -136,7 +136,7 @@ def compact(
     if not classifier.classes:
         raise EaseError(f"the model in {directory.path} knows no class yet: let it learn some")
     old, seen = _ease(classifier.learner), classifier.generation
-    new = compacted(old, compaction, progress)
+    new = compacted(old, compaction)
     before, after = entries(old), entries(new)
     changed = before != after
     rates = _rates(classifier, new if changed else None, check, progress)
@@ -220,11 +220,11 @@ def history_bytes(directory: ModelDirectory) -> int:
 # --- the learner ----------------------------------------------------------------------------------
 
 
-def compacted(learner: Learner, compaction: Compaction, progress: Progress | None = None) -> Ease:
+def compacted(learner: Learner, compaction: Compaction) -> Ease:
     """The learner that comes out; the one given stays as it is."""
     learner = _ease(learner)
     if compaction.max_subspaces is not None:
-        learner = fewer(learner, compaction.max_subspaces, compaction.how or "drop", progress)
+        learner = fewer(learner, compaction.max_subspaces, compaction.how or "drop")
     return narrower(learner, compaction.storage, compaction.energy)
 
 
@@ -259,27 +259,19 @@ def _twin(learner: Ease, tuning: Tuning, packed: Packed) -> Tuning:
     return unpacked_tuning(tuning.kind, learner.backbone.shape, tuning.config(), packed)
 
 
-def fewer(learner: Ease, most: int, how: str, progress: Progress | None = None) -> Ease:
-    """The learner with at most so many subspaces in use; those that no class needs any more go in any case."""
+def fewer(learner: Ease, most: int, how: str) -> Ease:
+    """The learner with at most so many subspaces in use; those that no class needs any more go in any case.
+
+    `drop` keeps the oldest: the older a subspace, the more classes have a real prototype there, and in the first of all
+    every class has. A task that loses its own takes one of them as its own.
+    """
     columns = learner.columns()
-    if len(columns) <= most and len(learner.tunings) == len([c for c in columns if c != PTM]):
+    learned = [column for column in columns if column != PTM]
+    if len(columns) <= most and len(learner.tunings) == len(learned):
         return learner
     if how == "merge":
         return regroup(learner, most_alike(learner, most))
-    learner = regroup(learner, [[column] for column in columns if column != PTM])
-    rounds = len(columns) - most
-    with (progress or Quiet()).bar("subspaces to lose", max(0, rounds)) as advance:
-        for _ in range(rounds):
-            learner = max(_one_less(learner), key=lambda left: separation(left.head(left.classifier())))
-            advance(1)
-    return learner
-
-
-def _one_less(learner: Ease) -> list[Ease]:
-    """The learner without each of its subspaces but the first: there every class has a real prototype."""
-    first, *others = learner.columns()
-    stay = [first] if first != PTM else []
-    return [regroup(learner, [[s] for s in (*stay, *others) if s != lost]) for lost in others]
+    return regroup(learner, [[column] for column in learned[: most - len(columns) + len(learned)]])
 
 
 def most_alike(learner: Ease, most: int) -> list[list[int]]:
@@ -322,8 +314,8 @@ def regroup(
         groups: of subspaces, counted from 1.
         average: makes one tuning of a group's.
     """
-    whole = learner.classifier() if any(len(group) > 1 for group in groups) else []
-    prototypes = dict(zip(learner.columns(), whole, strict=False))
+    mixes = any(len(group) > 1 for group in groups)
+    prototypes = dict(zip(learner.columns(), learner.classifier(), strict=True)) if mixes else {}
     subspaces = []
     for group in groups:
         members = [(learner.tunings[s - 1], learner.packed[s - 1]) for s in group]

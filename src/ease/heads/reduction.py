@@ -78,15 +78,6 @@ def _apart(bank: PrototypeBank, task: int, subspace: int) -> float:
     return float((1 - similar[own].max(dim=1).values).mean())
 
 
-def separation(logits: Tensor) -> float:
-    """Mean margin of classes that are shown their own prototypes, [C, C]: to the best score of another class."""
-    if len(logits) < 2:
-        return 0.0
-    own = logits.diagonal()
-    others = logits.clone().fill_diagonal_(-torch.inf)
-    return float((own - others.max(dim=1).values).double().mean())
-
-
 def closeness(bank: PrototypeBank, one: int, other: int) -> float:
     """Mean cosine of the same classes' real prototypes in two subspaces, over the tasks that have them in both."""
     tasks = [task for task in bank.with_real(one) if (task, other) in bank.cells and len(bank.counts[task])]

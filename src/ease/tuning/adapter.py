@@ -149,7 +149,7 @@ def averaged(adapters: Sequence[Adapter]) -> Adapter:
             out.weight[:, units] = up.weight * scale
             if adapter.bias:
                 into.bias[units] = down.bias
-                out.bias += up.bias * scale
+                out.bias.add_(up.bias, alpha=scale)
     return one
 
 
