@@ -11,6 +11,7 @@ import pytest
 from PIL import Image
 
 from ease import Classifier
+from ease.cli import main
 from ease.streams.datasets import load_dataset
 
 QUICK: dict[str, Any] = {"input_size": 16, "augment": "gentle", "settings": {"epochs": 2, "rank": 4}}
@@ -47,3 +48,30 @@ def grown(tmp_path: Path, digits: Digits) -> Classifier:
     classifier.learn(digits("0", "1", "2", "3", "4", count=12))
     classifier.learn(digits("5", "6", "7", count=12))
     return classifier
+
+
+class Outcome:
+    def __init__(self, code: int, out: str, err: str) -> None:
+        self.code, self.out, self.err = code, out, err
+
+
+@pytest.fixture
+def ease(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):  # type: ignore[no-untyped-def]
+    def run(*words: object) -> Outcome:
+        monkeypatch.setattr("sys.argv", ["ease", *map(str, words)])
+        code = 0
+        try:
+            main()
+        except SystemExit as end:
+            code = int(end.code or 0)
+        captured = capsys.readouterr()
+        return Outcome(code, captured.out, captured.err)
+
+    return run
+
+
+def refused(outcome: Outcome) -> str:
+    assert outcome.code == 2, outcome.out + outcome.err
+    (line,) = [line for line in outcome.err.splitlines() if line.startswith("error: ")]
+    assert "Traceback" not in outcome.err
+    return line

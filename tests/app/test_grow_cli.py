@@ -11,37 +11,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from ease.cli import main
-from tests.app.conftest import Digits, write_folder
+from tests.app.conftest import Digits, refused, write_folder
 
 QUICK = ["--input-size", "16", "--augment", "gentle", "--set", "epochs=2", "--set", "rank=4"]
-
-
-class Outcome:
-    def __init__(self, code: int, out: str, err: str) -> None:
-        self.code, self.out, self.err = code, out, err
-
-
-@pytest.fixture
-def ease(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):  # type: ignore[no-untyped-def]
-    def run(*words: object) -> Outcome:
-        monkeypatch.setattr("sys.argv", ["ease", *map(str, words)])
-        code = 0
-        try:
-            main()
-        except SystemExit as end:
-            code = int(end.code or 0)
-        captured = capsys.readouterr()
-        return Outcome(code, captured.out, captured.err)
-
-    return run
-
-
-def refused(outcome: Outcome) -> str:
-    assert outcome.code == 2, outcome.out + outcome.err
-    (line,) = [line for line in outcome.err.splitlines() if line.startswith("error: ")]
-    assert "Traceback" not in outcome.err
-    return line
 
 
 def test_the_story_of_a_model(ease, digits: Digits, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
@@ -222,6 +222,11 @@ class Classifier:
         return self._directory.path
 
     @property
+    def learner(self) -> Learner:
+        """What scores the classes."""
+        return self._learner
+
+    @property
     def classes(self) -> list[str]:
         """Names of all classes, in the order of the logits."""
         return [entry["name"] for entry in self._classes]
@@ -422,6 +427,19 @@ class Classifier:
             self._save()
             self._directory.clear_history()
             return Forgotten(self.generation, name, moved)
+
+    def rework(self, change: Callable[[Learner], Learner], *, forget_history: bool = False) -> None:
+        """Write the same classes with another learner as a new generation.
+
+        Args:
+            change: the newest generation's learner -> the one to write. What it raises leaves all as it was.
+            forget_history: remove every earlier generation, and the files that only they used.
+        """
+        with self._changing():
+            self._learner = change(self._learner)
+            self._save()
+            if forget_history:
+                self._directory.clear_history()
 
     def rollback(self, generation: int) -> None:
         """Become an earlier generation again. Nothing is lost: a later one can be had back the same way."""

@@ -53,6 +53,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "compare": runs.compare,
     "eval": models.evaluate,
     "info": models.info,
+    "compact": models.compact,
     "verify": models.verify,
     "export": share.export,
     "pack": share.pack,

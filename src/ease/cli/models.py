@@ -120,6 +120,81 @@ def info(
     )
 
 
+def compact(
+    model: Annotated[Path, typer.Option(help="Model directory, or a run's folder.")],
+    storage: Annotated[
+        str | None, typer.Option(help="Of adapters and prototypes: fp16, int8 or fp32.")
+    ] = None,
+    energy: Annotated[
+        float | None,
+        typer.Option(help="Share of each adapter matrix that low-rank factors keep, such as 0.99."),
+    ] = None,
+    max_subspaces: Annotated[
+        int | None, typer.Option(metavar="K", help="Passes that a prediction may take.")
+    ] = None,
+    how: Annotated[
+        str | None, typer.Option(help="How to lose subspaces: drop (default), or merge adapters.")
+    ] = None,
+    check: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Photos, one folder per class: accuracy before and after."),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Write nothing.")] = False,
+    forget_history: Annotated[
+        bool, typer.Option("--forget-history", help="Remove all earlier generations; cannot be undone.")
+    ] = False,
+    weights: options.Weights = None,
+    as_json: options.Json = False,
+) -> None:
+    """Make a saved EASE model smaller or faster. The old generation stays until its history is forgotten."""
+    from dataclasses import asdict
+
+    from ease.app.compact import Compaction
+    from ease.app.compact import compact as work
+    from ease.engine.progress import Bars
+
+    done = work(
+        model,
+        Compaction(storage, energy, max_subspaces, how),
+        check=check,
+        dry_run=dry_run,
+        forget_history=forget_history,
+        weights=weights,
+        progress=Bars(),
+    )
+    if as_json:
+        print_json(asdict(done))
+        return
+    _show_sizes(done)
+    if not done.changed:
+        typer.echo("nothing to do: the model is no larger than that already")
+    elif done.generation is None:
+        typer.echo("nothing was written (--dry-run)")
+    else:
+        typer.echo(f"wrote generation {done.generation} of {model}")
+        if not forget_history:
+            typer.echo(f"the old one comes back with: ease rollback --model {model} {done.previous}")
+    if forget_history and not dry_run:
+        typer.echo("forgot all earlier generations")
+    elif done.history_bytes:
+        typer.echo(
+            f"files of other generations still take {done.history_bytes} bytes (free them: --forget-history)"
+        )
+
+
+def _show_sizes(done: Any) -> None:
+    from rich.table import Table
+
+    checked = done.before.accuracy is not None
+    titles = ["subspace bytes", "prototype bytes", "subspaces", "passes per image", *["accuracy"] * checked]
+    table = Table("", *titles, box=None, pad_edge=False)
+    for name, size in (("before", done.before), ("after", done.after)):
+        cells = [size.subspace_bytes, size.prototype_bytes, size.subspaces, size.passes]
+        rate = [f"{size.accuracy:.2f} %"] if checked else []
+        table.add_row(name, *map(str, cells), *rate)
+    console().print(table)
+
+
 def verify(
     files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Golden .npz files.")],
     train: Annotated[

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from copy import copy
 from functools import partial
 from typing import Any, ClassVar, Literal
 
@@ -11,6 +13,8 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from ease.backbone import Tuning
+from ease.backbone.ports import Shape
+from ease.engine.compression import Packed, lossless
 from ease.engine.fit import Order, Training
 from ease.engine.memory import Memory
 from ease.engine.randomness import generator
@@ -116,7 +120,14 @@ class EaseSettings(Training):
 
 @register()
 class Ease(Learner):
-    """Subspace b is learned for task b alone and never changes again (Eq. 4-6)."""
+    """Subspace b is learned for task b alone and never changes again (Eq. 4-6).
+
+    Attributes:
+        tunings: one per subspace.
+        packed: how each of them is saved.
+        bank: the prototypes.
+        storages: how a task's prototypes are saved, where not in fp32.
+    """
 
     name: ClassVar[str] = "ease"
     tuning: ClassVar[str] = "adapter"
@@ -127,7 +138,9 @@ class Ease(Learner):
         super().__init__(engine, settings)
         self.tunings: list[Tuning] = []
         self._hashes: list[str] = []
+        self.packed: list[Packed] = []
         self.bank = PrototypeBank()
+        self.storages: dict[int, str] = {}
         self._classifier: Tensor | None = None
         self._budget: int | None = settings.budget
 
@@ -186,10 +199,23 @@ class Ease(Learner):
         self.task_sizes[task] -= 1
         self._classifier = None
 
-    def _keep(self, tuning: Tuning) -> None:
-        """It never changes again, so it is hashed once."""
+    def _keep(self, tuning: Tuning, packed: Packed | None = None, known_by: str | None = None) -> None:
+        """It never changes again, so it is hashed once, and saved as it was loaded."""
         self.tunings.append(tuning.to(self.backbone.device).freeze())
-        self._hashes.append(tuning.fingerprint())
+        self.packed.append(packed or Packed(tuning.state_dict()))
+        self._hashes.append(known_by or tuning.fingerprint())
+
+    def remade(
+        self, bank: PrototypeBank, subspaces: Sequence[tuple[Tuning, Packed]], storages: Mapping[int, str]
+    ) -> Ease:
+        """The same tasks with other subspaces and prototypes (see `ease.app.compact`); this one stays as it is."""
+        other = copy(self)
+        other.task_sizes, other.bank, other.storages = list(self.task_sizes), bank, dict(storages)
+        other.tunings, other.packed, other._hashes, other._classifier = [], [], [], None
+        known = dict(zip(map(id, self.tunings), self._hashes, strict=True))
+        for tuning, packed in subspaces:
+            other._keep(tuning, packed, known.get(id(tuning)))
+        return other
 
     def _expands(self, task: Task) -> bool:
         if self.settings.adapt != "auto":
@@ -335,22 +361,31 @@ class Ease(Learner):
         return passes if self._budget is None else min(self._budget, passes)
 
     def files(self) -> tuple[Files, dict[str, Any]]:
-        files = {f"subspaces/{i:04d}": t.state_dict() for i, t in enumerate(self.tunings)}
-        files |= {f"prototypes/{t:04d}": self.bank.state(t) for t in range(self.bank.tasks)}
-        kinds = [{"kind": t.kind, "config": t.config()} for t in self.tunings]
-        return files, {"subspaces": kinds, "trained": self._trained()}
+        pairs = list(zip(self.tunings, self.packed, strict=True))
+        kinds = [{"kind": t.kind, "config": t.config(), **packed.spec()} for t, packed in pairs]
+        cells = [lossless(self.bank.state(t), self.storages.get(t, "fp32")) for t in range(self.bank.tasks)]
+        files = {f"subspaces/{i:04d}": dict(packed.tensors) for i, packed in enumerate(self.packed)}
+        files |= {f"prototypes/{t:04d}": dict(packed.tensors) for t, packed in enumerate(cells)}
+        meta: dict[str, Any] = {"subspaces": kinds, "trained": self._trained()}
+        if any(packed.spec() for packed in cells):
+            meta["prototypes"] = [packed.spec() for packed in cells]
+        return files, meta
 
     def load_files(self, files: Files, meta: dict[str, Any]) -> None:
-        self.tunings, self._hashes = [], []
+        self.tunings, self._hashes, self.packed = [], [], []
         for i, spec in enumerate(meta["subspaces"]):
-            tuning = build_tuning(spec["kind"], self.backbone.shape, spec["config"])
-            tuning.load_state_dict(files[f"subspaces/{i:04d}"])
-            self._keep(tuning)
-        self.bank = PrototypeBank.of_states([files[n] for n in sorted(files) if n.startswith("prototypes/")])
+            packed = Packed.of(files[f"subspaces/{i:04d}"], spec)
+            tuning = unpacked_tuning(spec["kind"], self.backbone.shape, spec["config"], packed)
+            self._keep(tuning, packed if packed.spec() else None)  # plain weights need no second copy
+        names = [name for name in sorted(files) if name.startswith("prototypes/")]
+        specs = meta.get("prototypes") or [{}] * len(names)
+        cells = [Packed.of(files[name], spec) for name, spec in zip(names, specs, strict=True)]
+        self.bank = PrototypeBank.of_states([packed.unpacked() for packed in cells])
+        self.storages = {t: packed.storage for t, packed in enumerate(cells) if packed.storage != "fp32"}
         self._classifier = None
 
     def _trained(self) -> list[int]:
-        """Per task: its tuning and the head that was thrown away; nothing where no subspace was added."""
+        """Per task: its tuning and the head that was thrown away; nothing where it has no subspace of its own."""
         counts = []
         for size, own, seen in zip(self.task_sizes, self.bank.own, _firsts(self.bank.own), strict=True):
             head = size * self.backbone.dim + 1
@@ -390,6 +425,15 @@ class UpperBound(Ease):
             of_task = (labels >= rows.start) & (labels < rows.stop)
             means, _ = class_means(found[:, of_task], labels[of_task], range(rows.start, rows.stop))
             self.bank.cells[old, newest] = means[0]
+
+
+def unpacked_tuning(kind: str, shape: Shape, config: dict[str, Any], packed: Packed) -> Tuning:
+    """A tuning with the weights that were packed."""
+    tuning = build_tuning(kind, shape, config)
+    tuning.load_state_dict(
+        packed.unpacked({name: value.shape for name, value in tuning.state_dict().items()})
+    )
+    return tuning
 
 
 def _side_by_side(subspaces: Tensor) -> Tensor:

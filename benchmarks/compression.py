@@ -1,0 +1,168 @@
+"""What a trained EASE model loses when it is made smaller: bytes, passes and accuracy of each way, in one table.
+
+Trains glyphs B0 Inc6 with preset `small` on the embedded ViT once (about four minutes), or takes finished runs of `ease
+run`, which stay as they are. Every way is applied to the model after its last task and scored on its test images.
+Features are kept in the output folder, so that a command that was interrupted goes on where it was. With several runs
+the figures are means; the change of accuracy is in points.
+
+`drop` keeps the oldest subspaces; the row below it keeps the first and the newest. `merge` averages what adapters add,
+so that two of rank 64 become one of rank 128; the row below it averages their weights, which halves the bytes.
+
+    python benchmarks/compression.py --out runs/compression
+    python benchmarks/compression.py --run runs/demo/ease --out runs/compression
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from ease.app.compact import Compaction, Size, compacted, most_alike, regroup, size_of
+from ease.config import RunConfig, resolve, validated
+from ease.engine.features import FeatureStore
+from ease.engine.files import read_json, write_atomic, write_json
+from ease.engine.progress import Bars
+from ease.methods.ease import PTM, Ease
+from ease.methods.model import open_model
+from ease.streams import Stream
+from ease.studies.evaluate import Evaluator
+from ease.studies.metrics import score_stage
+from ease.studies.run import Folder, make_tasks, start_run
+from ease.tuning import Adapter, build_tuning
+
+Way = Callable[[Ease], Ease]
+
+
+def asked(*wish: Any) -> Way:
+    """What `ease compact` does for these options."""
+    return lambda learner: compacted(learner, Compaction(*wish))
+
+
+def ways(passes: int) -> Iterator[tuple[str, Way]]:
+    """Each row of the table by its title."""
+    yield "fp32 (as trained)", lambda learner: learner
+    yield "fp16", asked("fp16")
+    yield "int8", asked("int8")
+    for energy in (0.99, 0.95, 0.9):
+        yield f"energy {energy}", asked(None, energy)
+    yield "int8, energy 0.95", asked("int8", 0.95)
+    for most in dict.fromkeys(max(1, passes // part) for part in (2, 4)):
+        yield f"drop to {most}", asked(None, None, most, "drop")
+        yield f"  newest {most}", lambda learner, most=most: newest(learner, most)
+        yield f"merge to {most}", asked(None, None, most, "merge")
+        yield f"  weights averaged {most}", lambda learner, most=most: by_weights(learner, most)
+        yield f"drop to {most}, int8", asked("int8", None, most, "drop")
+
+
+def learned(learner: Ease) -> list[int]:
+    """The subspaces that a training made."""
+    return [column for column in learner.columns() if column != PTM]
+
+
+def chosen(learner: Ease, stay: list[int]) -> Ease:
+    """Only these subspaces."""
+    return regroup(learner, [[subspace] for subspace in stay])
+
+
+def newest(learner: Ease, most: int) -> Ease:
+    """The first, where every class has a real prototype, and the last ones."""
+    first, *others = learned(learner)
+    return chosen(learner, [first, *others[len(others) - (most - 1) :]])
+
+
+def by_weights(learner: Ease, most: int) -> Ease:
+    """Merged with the mean of the adapters' weights in place of the mean of what they add."""
+
+    def mean(adapters: list[Adapter]) -> Adapter:
+        states = [adapter.state_dict() for adapter in adapters]
+        one = build_tuning("adapter", learner.backbone.shape, adapters[0].config())
+        one.load_state_dict({name: torch.stack([s[name] for s in states]).mean(dim=0) for name in states[0]})
+        assert isinstance(one, Adapter)
+        return one
+
+    return regroup(learner, most_alike(learner, most), mean)
+
+
+def measure(run: Path, store: FeatureStore, limit_test: int | None) -> dict[str, Size]:
+    """What each way makes of a run's last model."""
+    config = validated(RunConfig, read_json(Folder(run).config)["config"], str(run))
+    config = config.model_copy(update={"limit_test": limit_test or config.limit_test})
+    stream, _ = make_tasks(config)
+    learner, _ = open_model(Folder(run).model, config.weights, batch_size=config.eval_batch_size)
+    if not isinstance(learner, Ease):
+        raise SystemExit(f"{run} is a run of {learner.name}: give one of ease")
+    evaluator = Evaluator(store)
+    found = {}
+    for name, way in ways(learner.passes_per_image()):
+        other = way(learner)
+        found[name] = size_of(other, accuracy=accuracy(evaluator, other, stream))
+        print(f"{run}: {name}: {found[name].accuracy:.2f} %", flush=True)
+    return found
+
+
+def accuracy(evaluator: Evaluator, learner: Ease, stream: Stream) -> float:
+    """Percent of all test images."""
+    logits = evaluator.logits(learner, [task.test for task in stream.tasks])
+    labels = np.concatenate([task.test.labels for task in stream.tasks])
+    return score_stage(logits.numpy(), labels, learner.task_sizes).accuracy
+
+
+def table(runs: list[dict[str, Size]]) -> str:
+    """Means over the runs, as Markdown."""
+    lines = [
+        "| | subspaces, kB | prototypes, kB | passes per image | accuracy, % | change |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
+    plain = np.mean([next(iter(run.values())).accuracy for run in runs])
+    for name in runs[0]:
+        sizes = [run[name] for run in runs]
+        kilobytes = [
+            np.mean([getattr(s, f"{kind}_bytes") for s in sizes]) / 1000 for kind in ("subspace", "prototype")
+        ]
+        rate = np.mean([size.accuracy for size in sizes])
+        title = f"&nbsp;&nbsp;{name.strip()}" if name.startswith(" ") else name
+        figures = f"{kilobytes[0]:.0f} | {kilobytes[1]:.0f} | {np.mean([s.passes for s in sizes]):.0f}"
+        lines.append(f"| {title} | {figures} | {rate:.2f} | {rate - plain:+.2f} |")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--run", type=Path, nargs="+", help="finished runs of ease on one protocol")
+    parser.add_argument(
+        "--out", type=Path, required=True, help="folder for the table and its figures as JSON"
+    )
+    parser.add_argument("--limit-test", type=int, help="test images per class, where fewer are wanted")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as scratch:
+        folders = options.run or [trained(Path(scratch) / "run")]
+        store = FeatureStore(options.out / "features")
+        runs = [measure(folder, store, options.limit_test) for folder in folders]
+    write_atomic(options.out / "compression.md", table(runs).encode())
+    rows = [{name: asdict(size) for name, size in run.items()} for run in runs]
+    write_json(
+        options.out / "compression.json",
+        {"runs": [str(folder) for folder in options.run or []], "rows": rows},
+    )
+    print("\n" + table(runs))
+
+
+def trained(folder: Path) -> Path:
+    """A run to measure on."""
+    wish = {"dataset": "glyphs", "protocol": "B0 Inc6", "method": "ease"}
+    config, notes = resolve(wish, preset="small")
+    start_run(config, folder, notes, Bars())
+    return folder
+
+
+if __name__ == "__main__":
+    main()
