@@ -175,6 +175,7 @@ def _panel(axes: Any, row: Row) -> None:
             markersize=5,
             markeredgecolor=PAPER,
             linewidth=1.8,
+            clip_on=False,
         )
         power = f", grows as b^{exponent(seconds):.2f}" if len(seconds) >= 5 else ""
         above = side == "naive" or seconds[-1] < 0.75 * highest
