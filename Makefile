@@ -37,8 +37,8 @@ lint: $(READY) ## check style and types
 	$(BIN)/ruff format --check src tests benchmarks examples
 	$(BIN)/mypy
 
-bench: $(READY) ## measure what sharing between subspaces saves
-	$(BIN)/python benchmarks/subspaces.py
+bench: $(READY) ## measure speed and memory against the released schedule (about 25 minutes)
+	$(BIN)/python -m benchmarks.speed
 
 clean: ## remove .venv, caches and demo results
 	rm -rf $(VENV) $(DEMO) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

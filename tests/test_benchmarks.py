@@ -1,0 +1,183 @@
+"""The benchmark's two sides do the same thing, and its command writes what it promises."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from benchmarks.arithmetic import Arithmetic, naive_work, our_work
+from benchmarks.cases import CASES, World, as_naive, as_ours, quick
+from benchmarks.memory import run_once
+from benchmarks.rows import QUICK, Short, _taught
+from benchmarks.runs import OurRun, race
+from benchmarks.speed import main
+from benchmarks.table import exponent
+from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
+
+from ease.engine.progress import Quiet
+from ease.methods.ease import Ease
+
+DEIT = "deit_tiny_patch16_224"
+
+
+@pytest.fixture(scope="module")
+def world() -> World:
+    return World(quick(CASES["ease-vit"]))
+
+
+def test_given_the_same_adapters_both_give_the_same_logits(world: World) -> None:
+    ours, naive = _taught(world, world.stream, world.adapters(3, rank=8))
+    pixels = torch.cat(list(naive.loader.tests(3)))
+    wanted, found = naive.logits(pixels), ours.logits(pixels)
+    assert (wanted - found).abs().max() < 1e-5
+    assert torch.equal(wanted.argmax(1), found.argmax(1))
+    assert (naive.prototypes - ours.classifier()).abs().max() < 1e-4  # of lengths around 20
+
+
+def test_trained_separately_both_end_at_the_same_adapter(world: World, tmp_path: Path) -> None:
+    """The dropout of the last block's class token included."""
+    ours = OurRun(world, tmp_path)
+    ours.stage(world.stream.tasks[0], evaluate=False)
+    trained = ours.learner.tunings[0]
+    twin = as_ours(world.naive().train(), world)
+    for name, weights in trained.state_dict().items():
+        assert torch.allclose(weights, twin.state_dict()[name], atol=1e-5), name
+    assert any(weights.abs().max() > 1e-3 for name, weights in trained.state_dict().items() if "up" in name)
+
+
+def test_a_race_explains_every_different_prediction_and_makes_the_released_passes(
+    world: World, tmp_path: Path
+) -> None:
+    found = race(world, tmp_path, Quiet())
+    tests = [len(task.test) for task in world.stream.tasks]
+    assert found.agreement.compared == sum(sum(tests[:b]) for b in (1, 2, 3))
+    assert found.agreement.unexplained == 0
+    assert found.agreement.largest < 1e-5
+    assert found.whole[1] > sum(found.seconds("evaluation")[1:])
+
+
+def test_the_naive_schedule_repeats_everything(world: World) -> None:
+    learner = world.naive()
+    for _ in world.stream.tasks:
+        learner.train()
+        learner.add_prototypes()
+        learner.complement()
+        learner.evaluate()
+    n, m, stages, epochs = 10, 4, 3, 2
+    assert learner.passes == {
+        "train": epochs * n * stages,
+        "prototypes": n * stages * (stages + 1) // 2,
+        "evaluation": m * stages * (stages + 1) * (2 * stages + 1) // 6,
+    }
+
+
+def counted() -> FlopCounterMode:
+    """Torch's own counter, told that attention on a CPU is attention."""
+    aten = torch.ops.aten
+    return FlopCounterMode(
+        display=False,
+        custom_mapping={
+            aten._scaled_dot_product_flash_attention_for_cpu: lambda q, k, v, *_, **__: sdpa_flop_count(
+                q, k, v
+            ),
+            aten._scaled_dot_product_flash_attention_for_cpu_backward: lambda g, q, k, v, *_, **__: (
+                sdpa_backward_flop_count(g, q, k, v)
+            ),
+        },
+    )
+
+
+@pytest.fixture(scope="module")
+def embedded() -> World:
+    """The embedded ViT at its own size."""
+    return World(replace(quick(CASES["ease-vit"]), input_size=None))
+
+
+@pytest.mark.parametrize("subspaces", [1, 3])
+def test_multiply_adds_of_a_pass_are_those_torch_counts(embedded: World, subspaces: int) -> None:
+    short, adapters = Short(embedded, QUICK), embedded.adapters(subspaces, rank=16)
+    work, pixels = short.arithmetic(16), short.pixels(2)
+    with counted() as counter:
+        embedded.backbone.features(pixels, adapters)
+    assert counter.get_total_flops() == 2 * 2 * work.together(subspaces)
+    with counted() as counter, torch.no_grad():
+        short.naive.vit(pixels, as_naive(adapters[0], short.naive))
+    assert counter.get_total_flops() == 2 * 2 * work.separate()
+
+
+def test_multiply_adds_of_a_step_are_those_torch_counts(embedded: World) -> None:
+    short, task = Short(embedded, QUICK), embedded.stream.tasks[0]
+    work, pixels = short.arithmetic(embedded.settings.rank), short.pixels(2)
+    labels = torch.tensor([0, 1])
+    ours = Ease(embedded.engine(), embedded.settings).new_subspace(task).train()
+    with counted() as counter:
+        F.cross_entropy(ours(pixels), labels).backward()
+    assert counter.get_total_flops() == 2 * 2 * work.step(2, last_rows=1)
+    subspace, head = short.naive.begin(0)
+    with counted() as counter:
+        F.cross_entropy(head(short.naive.vit(pixels, subspace)), labels).backward()
+    assert counter.get_total_flops() == 2 * 2 * work.step(2, last_rows=work.tokens)
+
+
+def test_work_of_twenty_stages_is_what_the_reference_says() -> None:
+    """7.2 times fewer evaluation passes, and less in each of them."""
+    work = Arithmetic(dim=768, depth=12, hidden=3072, patches=196, tokens=197, patch_values=768, rank=64)
+    train, test = [2500] * 20, [500] * 20
+    naive, ours = (make(work, train, test, 20, 5) for make in (naive_work, our_work))
+    assert naive.evaluation == 1_435_000 * work.separate()
+    assert naive.prototypes == 525_000 * work.separate()
+    assert 7.175 < naive.evaluation / ours.evaluation < 9
+    assert 1 < naive.train / ours.train < 1.2
+
+
+def test_the_command_writes_table_json_and_plot(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "bench"
+    words = ["--quick", "--backbones", "ease-vit", "--out", str(out)]
+    assert main([*words, "--rows", "run,forward,step,latency,peak"]) == 0
+    assert "evaluation phase" in capsys.readouterr().out
+    rows = json.loads((out / "speed.json").read_text())["rows"]
+    assert {row["part"] for row in rows} == {"run", "forward", "step", "latency", "peak"}
+    assert all(row["ratio"] > 0 for row in rows)
+    assert all(row["ceiling"] >= 1 for row in rows if row["part"] != "peak")
+    assert (out / "growth.png").stat().st_size > 1000
+    assert (out / "growth.svg").read_text().startswith("<?xml")
+    table = (out / "speed.md").read_text()
+    assert table.count("\n| ease-vit |") == len(rows)
+    assert "0 of them where the naive margin is 1e-5 or more" in table
+    # One part again: the others stay.
+    assert main([*words, "--rows", "step"]) == 0
+    again = json.loads((out / "speed.json").read_text())["rows"]
+    assert [row["what"] for row in again] == [row["what"] for row in rows]
+
+
+@pytest.mark.parametrize("side", ["naive", "ours"])
+def test_memory_is_measured_in_a_run_that_spills(side: str) -> None:
+    found = run_once(side, World(quick(CASES["ease-vit"])), feature_memory=0)
+    assert found["peak"] > 2**26
+    assert found["features"] == 12 * 3 * 192 * 4
+
+
+def test_what_is_not_at_hand_is_left_out_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("EASE_SHARED", raising=False)
+    assert main(["--backbones", DEIT, "--out", str(tmp_path)]) == 0
+    assert "deit_tiny_patch16_224 is left out: set EASE_SHARED" in capsys.readouterr().out
+    monkeypatch.setenv("EASE_SHARED", str(tmp_path))
+    lacks = CASES[DEIT].lacks()
+    assert lacks is not None
+    assert lacks.endswith("EASE_SHARED has no deit_tiny_patch16_224.safetensors")
+
+
+def test_an_unknown_row_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--rows", "forwards"]) == 2
+    assert "did you mean 'forward'" in capsys.readouterr().err
+
+
+def test_growth_is_told_by_its_power() -> None:
+    assert exponent([0.5 * b**2 for b in range(1, 21)]) == pytest.approx(2)
+    assert exponent([0.1 * b for b in range(1, 21)]) == pytest.approx(1)
