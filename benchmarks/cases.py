@@ -189,7 +189,7 @@ class StreamLoader:
         draws = uniforms(len(images), DRAWS, SEED, "augmentation", task, "train", epoch)
         for step, start in enumerate(range(0, len(order), self.batch_size)):
             batch = order[start : start + self.batch_size]
-            pixels = torch.stack([self.transforms.train(images.image(int(i)), draws[i]) for i in batch])
+            pixels = self.transforms.train([images.image(int(i)) for i in batch], draws[batch])
             labels = torch.from_numpy(images.labels[batch]) - first
             yield pixels, labels, counter(SEED, "dropout", task, "train", epoch, step, 0)
 
