@@ -1,9 +1,9 @@
 """The most memory one run holds, in a process of its own. `benchmarks/speed.py` starts it; JSON on the output.
 
-Every task is learned, in one epoch, and the last stage evaluated: every other one needs less. There are more test
-features than 16 MB, so that the smaller of the two budgets spills.
+Every task is learned, in one epoch, and the last stage evaluated: every other one needs less. A `crowded` run has more
+than 16 MB of test features, so that this budget spills.
 
-    python -m benchmarks.memory ours ease-vit --feature-memory 16
+    python -m benchmarks.memory ours ease-vit --feature-memory 16 --crowded
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from benchmarks.cases import CASES, World, crowded, quick
+from benchmarks.cases import CASES, World, brief, crowded, quick
 from benchmarks.clock import peak_memory
 from benchmarks.runs import NaiveRun, OurRun
 from ease.errors import EaseError
@@ -36,7 +36,9 @@ def run_once(side: str, world: World, feature_memory: int) -> dict[str, int]:
     return {"peak": peak_memory(), "features": images * len(tasks) * world.backbone.dim * 4}
 
 
-def in_a_child(side: str, backbone: str, feature_memory: int, is_quick: bool) -> dict[str, int]:
+def in_a_child(
+    side: str, backbone: str, feature_memory: int, *, is_crowded: bool, is_quick: bool
+) -> dict[str, int]:
     """The same, measured in a fresh process."""
     words = [
         sys.executable,
@@ -47,7 +49,7 @@ def in_a_child(side: str, backbone: str, feature_memory: int, is_quick: bool) ->
         "--feature-memory",
         str(feature_memory),
     ]
-    words += ["--quick"] * is_quick
+    words += ["--crowded"] * is_crowded + ["--quick"] * is_quick
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
     if done.returncode:
         reason = done.stderr.strip().splitlines()[-1:] or ["no message"]
@@ -63,10 +65,12 @@ def main() -> None:
     parser.add_argument("side", choices=["naive", "ours"])
     parser.add_argument("backbone", choices=list(CASES))
     parser.add_argument("--feature-memory", type=int, default=256, help="MB of test features held in memory")
+    parser.add_argument("--crowded", action="store_true", help="more than 16 MB of test features")
     parser.add_argument("--quick", action="store_true", help="seconds, for a test of the benchmark itself")
     options = parser.parse_args()
     case = CASES[options.backbone]
-    world = World(crowded(quick(case) if options.quick else case))
+    case = quick(case) if options.quick else case
+    world = World(crowded(case) if options.crowded else brief(case))
     print(json.dumps(run_once(options.side, world, options.feature_memory)))
 
 
