@@ -103,8 +103,8 @@ def quick(case: Case) -> Case:
 
 def brief(case: Case) -> Case:
     """For the memory of a run: hardly any training."""
-    few = {} if case.classes is not None else {"train": 2, "test": 2}
-    return replace(case, settings={**case.settings, "epochs": 1}, **few)
+    case = replace(case, settings={**case.settings, "epochs": 1})
+    return case if case.classes is not None else replace(case, train=2, test=2)
 
 
 def crowded(case: Case) -> Case:
