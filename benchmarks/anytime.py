@@ -157,7 +157,8 @@ def main() -> None:
         for budget in budgets
     ]
     make_folder(args.out)
-    write_json(args.out / "anytime.json", {"rows": rows, "stages": found, "config": record["config"]})
+    config = {k: v for k, v in record["config"].items() if k not in ("data_root", "weights")}  # of this machine
+    write_json(args.out / "anytime.json", {"rows": rows, "stages": found, "config": config})
     text = markdown(rows, record)
     write_atomic(args.out / "table.md", text.encode())
     save(curve(rows, record), args.out / "anytime")
