@@ -157,7 +157,9 @@ def main() -> None:
         for budget in budgets
     ]
     make_folder(args.out)
-    config = {k: v for k, v in record["config"].items() if k not in ("data_root", "weights")}  # of this machine
+    config = {
+        k: v for k, v in record["config"].items() if k not in ("data_root", "weights")
+    }  # of this machine
     write_json(args.out / "anytime.json", {"rows": rows, "stages": found, "config": config})
     text = markdown(rows, record)
     write_atomic(args.out / "table.md", text.encode())
