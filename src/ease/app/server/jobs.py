@@ -297,15 +297,7 @@ class Jobs:
         learned = told.get("learned") or _learned_since(self._model.path, job)
         if learned is not None:
             self._swap(job)
-            notes = [self._plain(str(note)) for note in learned.get("notes", [])]
-            self._become(
-                job,
-                "done",
-                message="learned",
-                progress=1.0,
-                generation=learned["generation"],
-                learned={**learned, "notes": notes},
-            )
+            self._done(job, learned)
         elif "error" in told:
             if "detail" in told:
                 self._log.event("error", what=f"job {job.id}", detail=told["detail"])
@@ -316,6 +308,13 @@ class Jobs:
             code = running.process.returncode if running.process is not None else None
             why = f"its process ended unexpectedly (code {code}), perhaps because memory was short: try again"
             self._become(job, "failed", message="failed", error=why)
+
+    def _done(self, job: Job, learned: dict[str, Any]) -> None:
+        notes = [self._plain(str(note)) for note in learned.get("notes", [])]
+        told = {**learned, "notes": notes}
+        self._become(
+            job, "done", message="learned", progress=1.0, generation=learned["generation"], learned=told
+        )
 
     def _swap(self, job: Job) -> None:
         """Whoever sees the job done is answered by what it learned."""
@@ -366,14 +365,7 @@ class Jobs:
                 continue
             learned = _learned_since(self._model.path, job)
             if learned is not None:
-                self._become(
-                    job,
-                    "done",
-                    message="learned",
-                    progress=1.0,
-                    generation=learned["generation"],
-                    learned=learned,
-                )
+                self._done(job, learned)
             else:
                 why = "the server ended while it was learning: the model is as it was, start it again"
                 self._become(job, "interrupted", message="interrupted", error=why)
