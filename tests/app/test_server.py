@@ -413,6 +413,19 @@ def test_jobs_are_remembered_and_an_unfinished_one_was_interrupted(
         assert "server was stopped" in newest["error"]
 
 
+def test_a_job_whose_generation_was_written_is_done_even_if_nobody_heard_of_it(
+    model: Path, pictures: dict[str, list[np.ndarray]]
+) -> None:
+    with serving(model) as world:
+        done = world.job(world.learn(images(*pictures["d4"][:2], name="d4/{}.png")).json()["job"])
+    book = model.with_name(f"{model.name}.jobs") / f"{done['id']}.json"
+    unheard = {"state": "running", "generation": None, "learned": None, "ended": None, "progress": 0.5}
+    book.write_text(json.dumps({**json.loads(book.read_text()), **unheard}))
+    with serving(model) as world:
+        (told,) = world.get("/jobs")["jobs"]
+    assert {**told, "ended": done["ended"]} == done
+
+
 # --- changing -------------------------------------------------------------------------------------
 
 
