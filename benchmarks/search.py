@@ -98,9 +98,9 @@ _SHORT: dict[str, list[Any]] = {"batch_size": [16], "sigma": [10.0]}
 _FAST = {
     "ease": [
         *grid(epochs=[4], **_SHORT, lr=[0.2]),
+        *grid(epochs=[4], **_SHORT, lr=[0.2, 0.3], drop_patches=[0.5, 0.6]),
         *grid(epochs=[2], **_SHORT, lr=[0.2, 0.4], schedule=["cosine", "one-cycle"]),
         *grid(epochs=[2], **_SHORT, lr=[0.1, 0.2], schedule=["cosine", "one-cycle"], start=["previous"]),
-        *grid(epochs=[4], **_SHORT, lr=[0.2, 0.3], drop_patches=[0.5, 0.6]),
         *grid(epochs=[3], **_SHORT, lr=[0.2, 0.3], drop_patches=[0.5], schedule=["one-cycle"]),
         *grid(epochs=[3], **_SHORT, lr=[0.1, 0.2], drop_patches=[0.5], start=["previous"]),
     ]

@@ -82,6 +82,26 @@ def test_stopped_after_any_epoch_it_continues_bit_for_bit(
         assert engine.ledger.passes["train"] == 4 * len(stream.tasks[0].train)
 
 
+@pytest.mark.parametrize("damage", ["cut", "zeros", "nonsense"])
+def test_a_checkpoint_that_a_power_cut_damaged_counts_as_none(
+    backbone: Backbone, stream: Stream, tmp_path: Path, damage: str
+) -> None:
+    def engine() -> Engine:
+        return Engine(backbone, Transforms.raw(backbone.pixels), seed=7, checkpoints=tmp_path)
+
+    first, losses = train(engine(), stream)
+    (path,) = tmp_path.iterdir()
+    data = path.read_bytes()
+    half = len(data) // 2
+    path.write_bytes(
+        {"cut": data[:half], "zeros": data[:half] + bytes(len(data) - half), "nonsense": b"{}"}[damage]
+    )
+    again, repeated = train(engine(), stream)
+    assert same(first, again)
+    assert repeated == losses
+    assert path.read_bytes() == data
+
+
 def test_randomness_hangs_on_the_seed_and_leaves_the_global_generator_alone(
     engine: Engine, backbone: Backbone, stream: Stream
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,7 +13,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
-from ease.engine.files import make_folder, read_tensors, write_tensors
+from ease.engine.files import encode_tensors, make_folder, read_metadata, read_tensors, write_atomic
 from ease.engine.randomness import counter, permutation, uniforms
 from ease.errors import EaseError
 from ease.streams.images import ImageSet, IntArray
@@ -176,14 +177,28 @@ def _save(path: Path, module: nn.Module, optimizer: Any, losses: list[float]) ->
                 tensors[f"optimizer/{index}/{name}"] = value
     tensors["losses"] = torch.tensor(losses, dtype=torch.float64)
     make_folder(path.parent)
-    write_tensors(path, tensors)
+    # Not forced to the disk: a power cut costs at most the training of one task, every epoch would cost all trainings.
+    write_atomic(path, encode_tensors(tensors, {"checksum": _checksum(tensors)}), durable=False)
+
+
+def _checksum(tensors: dict[str, Tensor]) -> str:
+    sum_ = hashlib.blake2b(digest_size=16)
+    for name, value in sorted(tensors.items()):
+        sum_.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())
+        sum_.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+    return sum_.hexdigest()
 
 
 def _restore(path: Path | None, module: nn.Module, optimizer: Any) -> list[float]:
-    """Continue where the checkpoint stopped; an empty list of losses where there is none."""
+    """Continue where the checkpoint stopped; an empty list of losses where there is none, or a damaged one."""
     if path is None or not path.exists():
         return []
-    tensors = read_tensors(path)
+    try:
+        tensors = read_tensors(path)
+        if read_metadata(path).get("checksum") != _checksum(tensors):
+            return []
+    except EaseError:
+        return []
     prefix = "module/"
     module.load_state_dict({n.removeprefix(prefix): v for n, v in tensors.items() if n.startswith(prefix)})
     state = optimizer.state_dict()
