@@ -15,6 +15,7 @@ import torch
 
 from ease import __version__
 from ease.app import export
+from ease.app.compact import Compaction, compacted
 from ease.app.export import Exported, export_onnx, onnx_of
 from ease.backbone import Backbone, Pixels, load_backbone
 from ease.backbone.zoo import EMBEDDED
@@ -24,6 +25,7 @@ from ease.engine.memory import Memory
 from ease.engine.store import ModelDirectory
 from ease.errors import EaseError
 from ease.methods.base import Learner
+from ease.methods.ease import Ease
 from ease.methods.model import backbone_fields, class_fields, open_model
 from ease.methods.registry import methods
 from ease.streams import Dataset
@@ -37,6 +39,7 @@ PIXELS = Pixels(32, (0.4, 0.5, 0.6), (0.2, 0.3, 0.4))
 QUICK = {"epochs": 1, "rank": 4, "length": 2, "optimizer": "sgd"}
 KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "ease": ("ease", {"ptm": True}),
+    "ease compacted": ("ease", {}),
     "ease vpt-deep": ("ease", {"tuning": "vpt-deep"}),
     "finetune": ("finetune", {}),
     "l2p": ("l2p", {"pool": 4, "top_k": 2}),
@@ -88,6 +91,9 @@ def test_the_graph_gives_the_learners_logits_for_every_batch_size(
     # Hardly any blocks: tracing takes a second for each block of each subspace.
     backbone = Backbone(small_vit(depth=2 if kind == "ease" else 1), "small", "0", PIXELS)
     learner = learned(method, Engine(backbone, Transforms.raw(PIXELS)), six_digits, **settings)
+    if kind == "ease compacted":
+        assert isinstance(learner, Ease)
+        learner = compacted(learner, Compaction("int8", 0.9))
     data, difference = onnx_of(learner, {})
     images = torch.rand(5, 3, 32, 32, generator=torch.Generator().manual_seed(1))
     normal = torch.stack([(images[:, c] - PIXELS.mean[c]) / PIXELS.std[c] for c in range(3)], dim=1)

@@ -185,7 +185,7 @@ def _checksum(tensors: dict[str, Tensor]) -> str:
     sum_ = hashlib.blake2b(digest_size=16)
     for name, value in sorted(tensors.items()):
         sum_.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())
-        sum_.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+        sum_.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return sum_.hexdigest()
 
 
