@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from pydantic import ValidationError
 
+from ease.backbone import Tuning
 from ease.engine.engine import Engine
 from ease.engine.memory import Memory
 from ease.engine.store import ModelDirectory
@@ -390,18 +391,20 @@ def test_a_budget_that_cannot_be_kept_is_refused(engine: Engine, stream: Stream)
 # --- quicker training -----------------------------------------------------------------------------
 
 
-def test_a_subspace_can_start_where_the_one_before_it_ended(engine: Engine, stream: Stream) -> None:
-    learner = learned(engine, stream, start="previous", epochs=0)
-    untrained = learned(engine, stream, epochs=0)
-    first, second = (t.state_dict() for t in learner.tunings[:2])
-    assert all(torch.equal(first[name], second[name]) for name in first)
-    fresh = [t.state_dict() for t in untrained.tunings[:2]]
-    assert any(not torch.equal(fresh[0][name], fresh[1][name]) for name in first)
-    trained = learned(engine, stream, start="previous")
-    assert any(
-        not torch.equal(value, trained.tunings[1].state_dict()[name])
-        for name, value in trained.tunings[0].state_dict().items()
-    )
+@pytest.mark.parametrize(("start", "index"), [("first", 0), ("previous", 1)])
+def test_a_subspace_can_start_where_an_older_one_ended(
+    engine: Engine, stream: Stream, start: str, index: int
+) -> None:
+    def same(a: Tuning, b: Tuning) -> bool:
+        return all(torch.equal(value, b.state_dict()[name]) for name, value in a.state_dict().items())
+
+    learner = make(engine, start=start)
+    for task in stream.tasks[:2]:
+        learner.learn(task)
+    assert not same(learner.tunings[0], learner.tunings[1])
+    new = learner.new_subspace(stream.tasks[2]).tuning
+    assert same(new, learner.tunings[index])
+    assert not same(new, make(engine).new_subspace(stream.tasks[2]).tuning)
 
 
 def test_dropped_patches_cost_training_alone(

@@ -63,8 +63,9 @@ class EaseSettings(Training):
     later_lr: float | None = Field(
         None, gt=0, description="after task 1, if it differs in size from the others"
     )
-    start: Literal["fresh", "previous"] = Field(
-        "fresh", description="where a new subspace starts: as the PTM, or as the one before it"
+    start: Literal["fresh", "first", "previous"] = Field(
+        "fresh",
+        description="where a new subspace starts: as the PTM, as the first one, or as the one before it",
     )
     drop_patches: float = Field(
         0.0, ge=0, lt=1, description="share of the patches that an image loses while training, for speed"
@@ -243,12 +244,10 @@ class Ease(Learner):
         draw = generator(self.engine.seed, "init", task.index)
         config = {name: getattr(self.settings, name) for name in TUNING_SETTINGS[self.settings.tuning]}
         tuning = build_tuning(self.settings.tuning, self.backbone.shape, config, draw)
-        if (
-            self.settings.start == "previous"
-            and self.tunings
-            and self.tunings[-1].config() == tuning.config()
-        ):
-            tuning.load_state_dict(self.tunings[-1].state_dict())
+        if self.settings.start != "fresh" and self.tunings:
+            old = self.tunings[0 if self.settings.start == "first" else -1]
+            if old.config() == tuning.config():
+                tuning.load_state_dict(old.state_dict())
         head = CosineHead(
             self.backbone.dim, len(task.classes), self.settings.sigma, draw, self._negatives(task)
         )
