@@ -102,6 +102,20 @@ def test_a_checkpoint_that_a_power_cut_damaged_counts_as_none(
     assert path.read_bytes() == data
 
 
+def test_clipped_gradients_take_small_steps(engine: Engine, stream: Stream) -> None:
+    settings = {"momentum": 0.0, "weight_decay": 0.0, "epochs": 1}
+    start = module(engine.backbone).state_dict()
+
+    def moved(clip: float | None) -> float:
+        trained, _ = train(engine, stream, SETTINGS.model_copy(update={**settings, "clip": clip}))
+        steps = [(value - start[name]).square().sum() for name, value in trained.state_dict().items()]
+        return float(torch.stack(steps).sum().sqrt())
+
+    allowed = -(-len(stream.tasks[0].train) // SETTINGS.batch_size) * SETTINGS.lr * 1e-3
+    assert 0 < moved(1e-3) <= allowed * 1.001 < moved(None)
+    assert moved(1e6) == moved(None)
+
+
 def test_randomness_hangs_on_the_seed_and_leaves_the_global_generator_alone(
     engine: Engine, backbone: Backbone, stream: Stream
 ) -> None:

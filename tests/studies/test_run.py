@@ -232,6 +232,29 @@ def test_resuming_a_finished_run_only_reads_it(whole: tuple[Path, dict[str, Any]
     assert (whole[0] / "record.json").stat().st_mtime_ns == before
 
 
+def test_trainings_that_collapsed_stand_in_the_record_even_of_a_resumed_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: tuple[Path, dict[str, Any], list[str]]
+) -> None:
+    monkeypatch.setattr("ease.methods.ease.COLLAPSED", 2.0)  # every training counts as one
+    record = start_run(quick(), tmp_path / "run", [])
+    told = [note[:30] for note in record["notes"] if "collapsed" in note]
+    assert told == [f"task {n}: the training collapsed" for n in (1, 2)]
+    assert [len(trainings) for trainings in record["training_loss"]] == [2, 2]
+    assert record["forward_passes"]["train"] == 2 * whole[1]["forward_passes"]["train"]
+    struck = in_child(lambda: _killed_at_the_second_stage(tmp_path / "struck"))
+    assert struck == KILLED
+    assert comparable(resume_run(tmp_path / "struck")) == comparable(record)
+
+
+def _killed_at_the_second_stage(folder: Path) -> None:
+    def kill(point: str, path: Path) -> None:
+        if point == "after-replace" and path.name == "task0001-again.safetensors":
+            os._exit(KILLED)
+
+    files.fault = kill
+    start_run(quick(), folder, [])
+
+
 def test_classes_and_test_images_can_be_limited(tmp_path: Path) -> None:
     config = quick(method="simplecil", protocol="B0 Inc2", limit_classes=4, limit_test=3)
     record = start_run(config, tmp_path / "run", [])

@@ -322,7 +322,7 @@ class Classifier:
                 raise EaseError(
                     f"class '{again[0]}' is known already: rename its folder, or extend it (extend=True, --extend)"
                 )
-            self._engine.progress = progress or Quiet()
+            self._engine.progress, self._engine.ledger.notes = progress or Quiet(), []
             new = tuple(name for name in photos.names if name not in known)
             learn_from, held_out = self._meet(photos, new)
             if again:
@@ -396,7 +396,7 @@ class Classifier:
             images=known + (0 if learn_from is None else len(learn_from)),
             held_out=0 if held_out is None else len(held_out),
             accuracy=accuracy,
-            notes=photos.notes,
+            notes=(*photos.notes, *self._engine.ledger.notes),
         )
         self._history.append(learned)
         self._save(pictures)

@@ -114,6 +114,11 @@ class Engine:
             "phase": phase,
         }
 
+    def tell(self, line: str) -> None:
+        """Say something that belongs beside the result as well."""
+        self.progress.say(line)
+        self.ledger.notes.append(line)
+
     def _note(self, losses: list[float]) -> None:
         if losses:
             self.ledger.losses.append((losses[0], losses[-1]))

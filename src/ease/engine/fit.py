@@ -42,6 +42,7 @@ class Training(BaseModel):
     weight_decay: float = Field(5e-4, ge=0)
     optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
     momentum: float = Field(0.9, ge=0, lt=1, description="for sgd")
+    clip: float | None = Field(None, gt=0, description="largest norm of a step's gradient")
     schedule: Literal["cosine", "constant", "one-cycle"] = Field(
         "cosine", description="of the rate: cosine by epoch, or up and down again by step"
     )
@@ -132,6 +133,10 @@ def fit(
                 value = loss(wrapped(pixels), labels)
                 # DDP averages gradients over processes; this weight makes that the mean over the whole batch.
                 fabric.backward(value * (len(mine) * world / len(batch)))
+                if training.clip is not None:  # what is not finite is told after the epoch
+                    fabric.clip_gradients(
+                        wrapped, optimizer, max_norm=training.clip, error_if_nonfinite=False
+                    )
                 optimizer.step()
                 optimizer.zero_grad()
                 summed += float(value.detach()) * len(mine)

@@ -25,6 +25,8 @@ class Ledger:
     """Training passes that were taken over from another run instead of being made."""
     waited: float = 0.0
     """Seconds of all phases in which the model waited for images."""
+    notes: list[str] = field(default_factory=list)
+    """What whoever reads the figures should know."""
     _timed: bool = False
 
     def count(self, phase: Phase, passes: int) -> None:

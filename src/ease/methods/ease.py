@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from copy import copy
 from functools import partial
@@ -51,6 +52,11 @@ PTM = 0
 
 FEW_IMAGES = 5
 """Below this many images per class an adapter learns noise."""
+
+COLLAPSED = 0.1
+"""A training whose head has lost all but this share of its scale has collapsed,"""
+CALM = 1.0
+"""and is repeated with gradients of at most this norm."""
 
 
 class EaseSettings(Training):
@@ -226,18 +232,46 @@ class Ease(Learner):
     def train_subspace(
         self, task: Task, start: TunedHead | None = None, order: Order | None = None
     ) -> Tuning:
-        """Eq. 5: only the new tuning and a throw-away cosine head learn; labels are local to the task."""
+        """Eq. 5: only the new tuning and a throw-away cosine head learn. What collapsed is trained once more."""
         module = self.new_subspace(task) if start is None else start
+        training = self._training(task)
+        loss = self._fit(module, task, training, "train", order)
+        if start is None and self._collapsed(module):
+            module = self.new_subspace(task)
+            calmer = training.model_copy(update={"clip": CALM, "lr": training.lr / 2})
+            again = self._fit(module, task, calmer, "again", order)
+            self.engine.tell(
+                f"task {task.index + 1}: the training collapsed (loss {loss:.3g}) and was repeated at half the rate "
+                f"with clipped gradients (loss {again:.3g}): --set clip={CALM:g} may spare you that"
+            )
+        return module.tuning.freeze()
+
+    def _fit(
+        self, module: TunedHead, task: Task, training: Training, phase: str, order: Order | None
+    ) -> float:
+        """The last epoch's mean loss; labels are local to the task."""
         first = task.classes.start
 
         def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
             return F.cross_entropy(logits, labels - first)
 
-        known_by, training = module.known_by("cross-entropy"), self._training(task)
-        self.engine.fit(
-            module, cross_entropy, task.train, training, task=task.index, order=order, known_by=known_by
+        known_by = module.known_by("cross-entropy")
+        losses = self.engine.fit(
+            module,
+            cross_entropy,
+            task.train,
+            training,
+            task=task.index,
+            phase=phase,
+            order=order,
+            known_by=known_by,
         )
-        return module.tuning.freeze()
+        return losses[-1] if losses else math.nan
+
+    def _collapsed(self, module: TunedHead) -> bool:
+        """Early steps at a high rate can take the head's scale to zero and below, from where it does not come back."""
+        assert isinstance(module.head, CosineHead)
+        return float(module.head.sigma.detach()) < COLLAPSED * self.settings.sigma
 
     def new_subspace(self, task: Task) -> TunedHead:
         """An untrained tuning, which leaves the PTM as it is, and its head."""

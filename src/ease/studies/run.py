@@ -287,7 +287,7 @@ class _Run:
                 spent = asdict(self.engine.ledger)
                 progress = {
                     "stage": task.index + 1,
-                    **{k: spent[k] for k in ("passes", "seconds", "losses", "reused", "waited")},
+                    **{k: spent[k] for k in ("passes", "seconds", "losses", "reused", "waited", "notes")},
                 }
                 classes = class_fields(self.stream, task.index + 1)
                 save_model(self.directory, self.learner, classes, self.memory, progress=progress)
@@ -315,6 +315,7 @@ class _Run:
             "seconds": {**learned["seconds"], "evaluation": self.engine.ledger.seconds["evaluation"]},
             "waited": learned.get("waited", 0.0) + self.engine.ledger.waited,
             "losses": learned["losses"],
+            "notes": learned.get("notes", []),
             "needed": needed,
             "costs": asdict(self.learner.costs()),
         }
@@ -382,7 +383,11 @@ class _Run:
             "config": self.config.model_dump(mode="json"),
             "versions": versions(),
             "training_loss": [stage["losses"] for stage in stages],
-            "notes": [*self.notes, *_divergences(stages)],
+            "notes": [
+                *self.notes,
+                *(n for stage in stages for n in stage.get("notes", [])),
+                *_divergences(stages),
+            ],
         }
         with self.engine.one_writer() as writer:
             if writer:
