@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import argparse
 import copy
 import io
 import os
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor
 
@@ -117,6 +119,23 @@ def crowded(case: Case) -> Case:
     return replace(case, test=12)
 
 
+def parser_for_one_case(about: str | None) -> argparse.ArgumentParser:
+    """The options of a script that looks at one backbone; see `asked_for`."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--backbone", choices=list(CASES), default="ease-vit")
+    parser.add_argument("--quick", action="store_true", help="seconds, for a test of the benchmark itself")
+    return parser
+
+
+def asked_for(options: argparse.Namespace) -> World:
+    """What it is to look at; ends the program in one line where that is not here."""
+    case = CASES[options.backbone]
+    lacks = case.lacks()
+    if lacks is not None:
+        raise SystemExit(lacks)
+    return World(quick(case) if options.quick else case)
+
+
 def shared() -> Path:
     """Where real weights and photos are."""
     return Path(os.environ.get("EASE_SHARED", "nowhere"))
@@ -162,6 +181,31 @@ class World:
         )
         vit = self.backbone.vit if alone else copy.deepcopy(self.backbone.vit)
         return NaiveEase(vit, loader, recipe)
+
+    def pixels(self, batch: int) -> Tensor:
+        """Random ones, always the same."""
+        side = self.backbone.pixels.size
+        return torch.randn(batch, 3, side, side, generator=torch.Generator().manual_seed(batch))
+
+    def labels(self, batch: int) -> Tensor:
+        """Of the first task's classes, in turns."""
+        return torch.arange(batch) % len(self.stream.tasks[0].classes)
+
+    def training_step(self, batch: int, compiled: bool = False) -> Callable[[], float]:
+        """One step of our training on random pixels: forwards, backwards, update; it gives the loss."""
+        pixels, labels = self.pixels(batch), self.labels(batch)
+        module = Ease(self.engine(), self.settings).new_subspace(self.stream.tasks[0]).train()
+        optimizer = self.settings.make_optimizer(module)
+        forward = torch.compile(module) if compiled else module
+
+        def step() -> float:
+            loss = F.cross_entropy(forward(pixels), labels)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            return float(loss.detach())
+
+        return step
 
     def adapters(self, count: int, rank: int) -> list[Adapter]:
         """Adapters that do something: an untrained one is zero."""

@@ -8,14 +8,13 @@ so the shares are near the truth, the seconds above it.
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 from torch.profiler import ProfilerActivity, profile
 
-from benchmarks.cases import CASES, World, quick
+from benchmarks.cases import World, asked_for, parser_for_one_case
 from benchmarks.clock import timed
 from benchmarks.runs import OurRun
 from ease.engine.files import make_folder, write_atomic
@@ -65,20 +64,11 @@ def profiled(world: World, stages: int) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--backbone", choices=list(CASES), default="ease-vit")
+    parser = parser_for_one_case(__doc__)
     parser.add_argument("--stages", type=int, default=5, help="how many tasks are learned")
     parser.add_argument("--out", type=Path, default=Path("runs/bench"))
-    parser.add_argument("--quick", action="store_true", help="seconds, for a test of the benchmark itself")
     options = parser.parse_args()
-    case = CASES[options.backbone]
-    case = quick(case) if options.quick else case
-    lacks = case.lacks()
-    if lacks is not None:
-        raise SystemExit(lacks)
-    text = profiled(World(case), options.stages)
+    text = profiled(asked_for(options), options.stages)
     print(text)
     make_folder(options.out)
     write_atomic(options.out / f"profile-{options.backbone}.md", text.encode())

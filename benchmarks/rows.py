@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from benchmarks.arithmetic import Arithmetic, naive_work, our_work
@@ -57,17 +56,13 @@ class Short:
     def arithmetic(self, rank: int) -> Arithmetic:
         return Arithmetic.of(self.world.backbone.vit, rank)
 
-    def pixels(self, batch: int) -> Tensor:
-        side = self.world.backbone.pixels.size
-        return torch.randn(batch, 3, side, side, generator=torch.Generator().manual_seed(batch))
-
     def row(self, part: str, what: str, pair: Pair, ceiling: float, wanted: float | None = None) -> Row:
         name = self.world.case.backbone
         return Row(name, part, what, 1e3 * pair.naive, 1e3 * pair.ours, "ms", pair.ratio, ceiling, wanted)
 
     def forward(self, adapters: list[Adapter], batch: int) -> Pair:
         """All subspaces of a batch: one pass of timm each, against one call. Checked to be the same, then timed."""
-        pixels, backbone = self.pixels(batch), self.world.backbone
+        pixels, backbone = self.world.pixels(batch), self.world.backbone
         subspaces = [as_naive(adapter, self.naive) for adapter in adapters]
 
         @torch.no_grad()
@@ -84,27 +79,14 @@ class Short:
 
     def step(self, batch: int) -> Pair:
         """One step of training: forwards, backwards, update."""
-        pixels, world, task = self.pixels(batch), self.world, self.world.stream.tasks[0]
-        labels = torch.arange(batch) % len(task.classes)
+        world, settings = self.world, self.world.settings
         subspace, head = self.naive.begin(0)
         weights = [*subspace.parameters(), *head.parameters()]
-        settings = world.settings
         plain = torch.optim.SGD(
             weights, settings.lr, momentum=settings.momentum, weight_decay=settings.weight_decay
         )
-        module = Ease(world.engine(), settings).new_subspace(task).train()
-        optimizer = settings.make_optimizer(module)
-
-        def ours() -> float:
-            loss = F.cross_entropy(module(pixels), labels)
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            return float(loss.detach())
-
-        return alternating(
-            partial(self.naive.step, subspace, head, plain, pixels, labels), ours, self.grid.repeats
-        )
+        naive = partial(self.naive.step, subspace, head, plain, world.pixels(batch), world.labels(batch))
+        return alternating(naive, world.training_step(batch), self.grid.repeats)
 
 
 def forward_rows(world: World, grid: Grid, progress: Progress) -> list[Row]:
@@ -149,7 +131,7 @@ def latency_rows(world: World, grid: Grid, progress: Progress) -> list[Row]:
     with progress.bar(f"{world.case.backbone}: latency", 2) as advance:
         ours, naive = _taught(world, few, adapters)
         advance(1)
-        pixels = short.pixels(1)
+        pixels = world.pixels(1)
         pair = alternating(lambda: naive.logits(pixels), lambda: ours.logits(pixels), grid.repeats)
         advance(1)
     work = short.arithmetic(world.settings.rank)

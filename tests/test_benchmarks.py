@@ -100,7 +100,7 @@ def embedded() -> World:
 @pytest.mark.parametrize("subspaces", [1, 3])
 def test_multiply_adds_of_a_pass_are_those_torch_counts(embedded: World, subspaces: int) -> None:
     short, adapters = Short(embedded, QUICK), embedded.adapters(subspaces, rank=16)
-    work, pixels = short.arithmetic(16), short.pixels(2)
+    work, pixels = short.arithmetic(16), embedded.pixels(2)
     with counted() as counter:
         embedded.backbone.features(pixels, adapters)
     assert counter.get_total_flops() == 2 * 2 * work.together(subspaces)
@@ -111,7 +111,7 @@ def test_multiply_adds_of_a_pass_are_those_torch_counts(embedded: World, subspac
 
 def test_multiply_adds_of_a_step_are_those_torch_counts(embedded: World) -> None:
     short, task = Short(embedded, QUICK), embedded.stream.tasks[0]
-    work, pixels = short.arithmetic(embedded.settings.rank), short.pixels(2)
+    work, pixels = short.arithmetic(embedded.settings.rank), embedded.pixels(2)
     labels = torch.tensor([0, 1])
     ours = Ease(embedded.engine(), embedded.settings).new_subspace(task).train()
     with counted() as counter:
