@@ -139,6 +139,17 @@ def test_the_cosine_schedule_is_torch_s(backbone: Backbone) -> None:
         scheduler.step()
 
 
+def test_the_cosine_by_step_is_torch_s_as_well(backbone: Backbone) -> None:
+    training = Training(epochs=2, lr=0.3, schedule="cosine-by-step")
+    optimizer = training.make_optimizer(module(backbone))
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=20, eta_min=0)
+    for step in range(20):
+        found = training.rate(step // 10, step % 10 / 10)
+        assert found == pytest.approx(scheduler.get_last_lr()[0], abs=1e-12)
+        optimizer.step()
+        scheduler.step()
+
+
 def test_one_cycle_rises_and_falls_by_step() -> None:
     training = Training(epochs=2, lr=0.3, schedule="one-cycle")
     rates = [training.rate(epoch, step / 50) for epoch in range(2) for step in range(50)]

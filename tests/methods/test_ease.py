@@ -436,6 +436,29 @@ def test_a_subspace_can_start_where_an_older_one_ended(
     assert not same(new, make(engine).new_subspace(stream.tasks[2]).tuning)
 
 
+def test_a_head_can_start_where_the_ptm_sees_the_classes(engine: Engine, stream: Stream) -> None:
+    task = stream.tasks[0]
+    labels = torch.from_numpy(task.train.labels)
+    pixels = engine.pixels(task.train)
+
+    def share_right(start: str) -> float:
+        logits = make(engine, head=start).new_subspace(task).eval()(pixels)
+        return float((logits.argmax(dim=1) == labels).float().mean())
+
+    assert share_right("means") > 0.9 > share_right("random")
+    drawn, placed = (make(engine, head=start).new_subspace(task).head for start in ("random", "means"))
+    assert torch.allclose(drawn.weight.norm(dim=1), placed.weight.norm(dim=1))
+
+
+def test_a_head_for_one_class_starts_at_that_class(engine: Engine, six_digits: Dataset) -> None:
+    stream = make_stream(six_digits, "B5 Inc1")
+    learner = learned(engine, stream, adapt="always", head="means")
+    task = stream.tasks[1]
+    head = learner.new_subspace(task).head
+    mean = engine.features(task.train, [None])[0].mean(dim=0)
+    assert float(torch.cosine_similarity(head.weight[0].detach(), mean, dim=0)) > 0.999
+
+
 def test_dropped_patches_cost_training_alone(
     engine: Engine, stream: Stream, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -25,6 +25,8 @@ PROMPTED: Passes = (E * N * B, 0, 2 * M * TRIANGLE)
 EXPECTED: dict[str, Passes] = {
     "ease": (E * N * B, N * TRIANGLE, M * B**2),
     "ease ptm": (E * N * B, N * TRIANGLE + N * B, M * B**2 + M * B),
+    "ease head": (E * N * B, N * TRIANGLE + N * B, M * B**2),
+    "ease ptm head": (E * N * B, N * TRIANGLE + N * B, M * B**2 + M * B),
     "upper-bound": (E * N * B, None, M * B**2),
     "simplecil": (0, N * B, M * B),
     "ranpac": (E * N, N * B, M * B),
@@ -40,10 +42,10 @@ EXPECTED: dict[str, Passes] = {
 
 @pytest.mark.parametrize("case", EXPECTED)
 def test_passes_are_those_of_the_formulas(case: str, engine: Engine, stream: Stream) -> None:
-    name, _, ptm = case.partition(" ")
+    name, *extras = case.split()
     method = find_method(name)
     wanted: dict[str, Any] = {"epochs": E, "lr": 0.01, "batch_size": 12, "rank": 4, "projection": 64}
-    wanted |= {"ptm": True} if ptm else {}
+    wanted |= {"ptm": "ptm" in extras, "head": "means" if "head" in extras else "random"}
     settings = {key: value for key, value in wanted.items() if key in method.Settings.model_fields}
     learner, evaluator = method(engine, method.Settings.model_validate(settings)), Evaluator()
     memory = Memory(3, seed=engine.seed) if learner.kind == "exemplar-based" else None

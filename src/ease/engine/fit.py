@@ -43,8 +43,9 @@ class Training(BaseModel):
     optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
     momentum: float = Field(0.9, ge=0, lt=1, description="for sgd")
     clip: float | None = Field(None, gt=0, description="largest norm of a step's gradient")
-    schedule: Literal["cosine", "constant", "one-cycle"] = Field(
-        "cosine", description="of the rate: cosine by epoch, or up and down again by step"
+    schedule: Literal["cosine", "cosine-by-step", "constant", "one-cycle"] = Field(
+        "cosine",
+        description="of the rate: down by epoch, down by step, as it is, or up and down again by step",
     )
 
     def rate(self, epoch: int, within: float = 0.0) -> float:
@@ -52,17 +53,18 @@ class Training(BaseModel):
 
         Args:
             epoch: from 0.
-            within: the share of the epoch that is done; only one-cycle looks at it.
+            within: the share of the epoch that is done, for what changes by step.
         """
         if self.schedule == "constant":
             return self.lr
         if self.schedule == "cosine":
-            return self.lr * 0.5 * (1 + math.cos(math.pi * epoch / self.epochs))
+            return self.lr * _falling(epoch / self.epochs)
         done = (epoch + within) / self.epochs
+        if self.schedule == "cosine-by-step":
+            return self.lr * _falling(done)
         if done < RISING:
             return self.lr * max(LOWEST, done / RISING)
-        falling = (done - RISING) / (1 - RISING)
-        return self.lr * max(LOWEST, 0.5 * (1 + math.cos(math.pi * falling)))
+        return self.lr * max(LOWEST, _falling((done - RISING) / (1 - RISING)))
 
     def make_optimizer(self, module: nn.Module) -> torch.optim.Optimizer:
         """An optimizer over everything in `module` that wants a gradient."""
@@ -71,6 +73,11 @@ class Training(BaseModel):
             return torch.optim.SGD(weights, self.lr, momentum=self.momentum, weight_decay=self.weight_decay)
         kind = torch.optim.Adam if self.optimizer == "adam" else torch.optim.AdamW
         return kind(weights, self.lr, weight_decay=self.weight_decay)
+
+
+def _falling(done: float) -> float:
+    """Half a cosine, from 1 to 0."""
+    return 0.5 * (1 + math.cos(math.pi * done))
 
 
 def fit(

@@ -77,6 +77,10 @@ class EaseSettings(Training):
         0.0, ge=0, lt=1, description="share of the patches that an image loses while training, for speed"
     )
     sigma: float = Field(1.0, gt=0, description="where the training head's learned scale starts")
+    head: Literal["random", "means"] = Field(
+        "random",
+        description="where the training head starts: at random, or as the PTM's mean features of each class",
+    )
     tuning: Literal["adapter", "vpt-shallow", "vpt-deep", "ssf", "lora"] = Field(
         "adapter", description="what builds a subspace"
     )
@@ -149,6 +153,7 @@ class Ease(Learner):
         self.bank = PrototypeBank()
         self.storages: dict[int, str] = {}
         self._classifier: Tensor | None = None
+        self._first_look: tuple[ImageSet, Tensor] | None = None
         self._budget: int | None = settings.budget
 
     def adapt(self, task: Task, memory: Memory | None) -> None:
@@ -156,7 +161,7 @@ class Ease(Learner):
         if expands:
             self._keep(self.train_subspace(task))
         columns = self.columns()
-        features = self.engine.features(task.train, [self._tuning(c) for c in columns])
+        features = self._features(task.train, columns)
         labels = torch.from_numpy(task.train.labels)
         means, counts = class_means(features, labels, task.classes)
         if expands:
@@ -167,6 +172,15 @@ class Ease(Learner):
         if expands:
             self.complement_newest(dict(zip(columns, features, strict=True)), memory)
         self._classifier = None
+
+    def _features(self, images: ImageSet, columns: Sequence[int]) -> Tensor:
+        """[S, N, d] in these subspaces; the PTM's are there already if it was asked where the head should start."""
+        look, self._first_look = self._first_look, None
+        if look is None or look[0] is not images or PTM not in columns:
+            return self.engine.features(images, [self._tuning(c) for c in columns])
+        return torch.cat(
+            [look[1], self.engine.features(images, [self._tuning(c) for c in columns if c != PTM])]
+        )
 
     def complement_newest(self, features: dict[int, Tensor], memory: Memory | None) -> None:
         """What old classes get in the subspace just learned, if it takes more than real prototypes.
@@ -285,7 +299,16 @@ class Ease(Learner):
         head = CosineHead(
             self.backbone.dim, len(task.classes), self.settings.sigma, draw, self._negatives(task)
         )
+        if self.settings.head == "means":
+            head.start_as(self._ptm_means(task))
         return TunedHead(self.backbone, tuning, head, self.settings.drop_patches)
+
+    def _ptm_means(self, task: Task) -> Tensor:
+        """The task's prototypes before anything is learned, [classes, d]."""
+        if self._first_look is None or self._first_look[0] is not task.train:
+            self._first_look = task.train, self.engine.features(task.train, [None])
+        labels = torch.from_numpy(task.train.labels)
+        return class_means(self._first_look[1], labels, task.classes)[0][0]
 
     def _negatives(self, task: Task) -> Tensor | None:
         """A class that comes alone is told from the old classes' real prototypes."""
