@@ -347,10 +347,10 @@ def markdown(
 def _where(args: argparse.Namespace) -> str:
     """The options that lead to the images and the backbone, as the reader would give them."""
     given = {
-        "--dataset": args.dataset if args.dataset != "glyphs" else None,
+        "--dataset": args.dataset,
         "--data-root": args.data_root and "DIR",
-        "--protocol": f'"{args.protocol}"' if args.dataset != "glyphs" else None,
-        "--backbone": args.backbone if args.backbone != "ease-vit" else None,
+        "--protocol": f'"{args.protocol}"',
+        "--backbone": args.backbone,
         "--weights": args.weights and "FILE",
         "--input-size": args.input_size,
         "--limit-per-class": args.limit_per_class,

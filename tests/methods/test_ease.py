@@ -411,6 +411,20 @@ def test_a_training_that_collapsed_is_repeated_in_calm_and_told(engine: Engine, 
     assert all(torch.equal(value, found[name]) for name, value in wanted.tuning.state_dict().items())
 
 
+@pytest.mark.parametrize(("clip", "again"), [(None, 1.0), (0.5, 0.5), (8.0, 1.0)])
+def test_the_repetition_is_never_wilder_than_the_training(
+    engine: Engine, stream: Stream, monkeypatch: pytest.MonkeyPatch, clip: float | None, again: float
+) -> None:
+    used: list[float | None] = []
+    monkeypatch.setattr(Ease, "_collapsed", lambda self, module: True)
+    monkeypatch.setattr(
+        Ease, "_fit", lambda self, module, task, training, *rest: used.append(training.clip) or 1.0
+    )
+    make(engine, clip=clip).train_subspace(stream.tasks[0])
+    assert used == [clip, again]
+    assert ("may spare you" in engine.ledger.notes[0]) == (clip is None)
+
+
 def test_a_healthy_training_is_not_repeated(engine: Engine, stream: Stream) -> None:
     learner = learned(engine, stream)
     assert not engine.ledger.notes

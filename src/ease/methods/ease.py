@@ -252,11 +252,14 @@ class Ease(Learner):
         loss = self._fit(module, task, training, "train", order)
         if start is None and self._collapsed(module):
             module = self.new_subspace(task)
-            calmer = training.model_copy(update={"clip": CALM, "lr": training.lr / 2})
+            calmer = training.model_copy(
+                update={"clip": min(training.clip or CALM, CALM), "lr": training.lr / 2}
+            )
             again = self._fit(module, task, calmer, "again", order)
             self.engine.tell(
                 f"task {task.index + 1}: the training collapsed (loss {loss:.3g}) and was repeated at half the rate "
-                f"with clipped gradients (loss {again:.3g}): --set clip={CALM:g} may spare you that"
+                f"with clipped gradients (loss {again:.3g})"
+                + (f": --set clip={CALM:g} may spare you that" if training.clip is None else "")
             )
         return module.tuning.freeze()
 
