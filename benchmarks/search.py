@@ -172,6 +172,16 @@ _FAST_BATCH = {
         *grid(epochs=[2], batch_size=[4], **_BY_STEP, drop_patches=[0.2, 0.3]),
     ]
 }
+
+# `fast-threads`: for the embedded ViT, whose steps of four images are too short for two threads to share.
+_FAST_THREADS = {
+    "ease": [
+        *grid(epochs=[4], **_SHORT, lr=[0.2]),
+        *grid(epochs=[2], batch_size=[8], **_BY_STEP, drop_patches=[0.2, 0.3, 0.4, 0.5]),
+        *grid(epochs=[2], batch_size=[6], **_BY_STEP, drop_patches=[0.3, 0.4]),
+        *grid(epochs=[2], batch_size=[4], **_BY_STEP, drop_patches=[0.4]),
+    ]
+}
 SEARCHES: dict[str, dict[str, list[dict[str, Any]]]] = {
     "small": _SMALL,
     "bench-small": _BENCH,
@@ -181,6 +191,7 @@ SEARCHES: dict[str, dict[str, list[dict[str, Any]]]] = {
     "fast-clip": _FAST_CLIP,
     "fast-head": _FAST_HEAD,
     "fast-batch": _FAST_BATCH,
+    "fast-threads": _FAST_THREADS,
 }
 EXEMPLARS = 2
 """Per class, for the methods that keep some: 4 % of 45 images."""

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
 from ease.engine.files import encode_tensors, make_folder, read_metadata, read_tensors, write_atomic
-from ease.engine.randomness import counter, permutation, uniforms
+from ease.engine.randomness import permutation, seed_layers, uniforms
 from ease.errors import EaseError
 from ease.streams.images import ImageSet, IntArray
 from ease.streams.transforms import DRAWS
@@ -136,7 +136,7 @@ def fit(
                 mine = batch[rank::world]
                 for group in optimizer.param_groups:
                     group["lr"] = training.rate(epoch, step / len(batches))
-                torch.manual_seed(counter(engine.seed, "dropout", task, phase, epoch, step, rank))
+                seed_layers(fabric.device, engine.seed, "dropout", task, phase, epoch, step, rank)
                 value = loss(wrapped(pixels), labels)
                 # DDP averages gradients over processes; this weight makes that the mean over the whole batch.
                 fabric.backward(value * (len(mine) * world / len(batch)))

@@ -26,6 +26,14 @@ def generator(*name: int | str) -> torch.Generator:
     return torch.Generator().manual_seed(counter(*name))
 
 
+def seed_layers(device: torch.device, *name: int | str) -> None:
+    """Dropout and its like draw from torch's own generators."""
+    if device.type == "cpu":  # the general call also notes, with a stack trace, what to tell absent devices
+        torch.default_generator.manual_seed(counter(*name))
+    else:
+        torch.manual_seed(counter(*name))
+
+
 def permutation(size: int, *name: int | str) -> IntArray:
     """An order of `size` things."""
     return _numpy(*name).permutation(size).astype(np.int64)
