@@ -12,23 +12,24 @@ from typing import NamedTuple, TypeVar
 import torch
 
 REPEATS = 7
-SHORTEST = 0.03
-"""Seconds one sample lasts at least: shorter work is repeated within it, or the scheduler would be measured."""
+TURN = 0.5
+"""Seconds a turn of both lasts at least: shorter work is repeated within it, or the scheduler would be measured."""
 
 Work = Callable[[], object]
 T = TypeVar("T")
 
 
 class Pair(NamedTuple):
-    """Seconds of the naive implementation and of ours."""
+    """Seconds of the naive implementation and of ours, and how many times faster ours is."""
 
     naive: float
     ours: float
+    ratio: float
 
-    @property
-    def ratio(self) -> float:
-        """How many times faster ours is."""
-        return self.naive / self.ours
+    @classmethod
+    def once(cls, naive: float, ours: float) -> Pair:
+        """What was measured a single time."""
+        return cls(naive, ours, naive / ours)
 
 
 def timed(work: Callable[[], T]) -> tuple[T, float]:
@@ -39,29 +40,26 @@ def timed(work: Callable[[], T]) -> tuple[T, float]:
 
 
 def alternating(naive: Work, ours: Work, repeats: int = REPEATS) -> Pair:
-    """Median seconds of each, taken in turns so that both meet the same machine; each goes first every other time."""
-    works = (naive, ours)
-    calls = [_calls(work) for work in works]
-    seconds: tuple[list[float], list[float]] = ([], [])
+    """Medians over turns: of the seconds of each, and of the ratio within a turn.
+
+    In a turn the two are called one after the other, and who is first changes, so that both meet the same machine.
+    """
+    works, turns = (naive, ours), []
+    both = sum(_warm(work) for work in works)
+    calls = max(1, round(TURN / both))
     for turn in range(repeats):
-        for which in (0, 1) if turn % 2 == 0 else (1, 0):
-            seconds[which].append(_sample(works[which], calls[which]))
-    return Pair(statistics.median(seconds[0]), statistics.median(seconds[1]))
+        seconds = [0.0, 0.0]
+        for call in range(calls):
+            for which in (0, 1) if (turn + call) % 2 == 0 else (1, 0):
+                seconds[which] += timed(works[which])[1]
+        turns.append(Pair.once(seconds[0] / calls, seconds[1] / calls))
+    return Pair(*(statistics.median(values) for values in zip(*turns, strict=True)))
 
 
-def _calls(work: Work) -> int:
-    """How often a sample calls it. This warms it up as well, so what seems short is asked a second time."""
-    seconds = _sample(work, 1)
-    if seconds < SHORTEST:
-        seconds = _sample(work, 1)
-    return max(1, round(SHORTEST / max(seconds, 1e-6)))
-
-
-def _sample(work: Work, calls: int) -> float:
-    start = time.perf_counter()
-    for _ in range(calls):
-        work()
-    return (time.perf_counter() - start) / calls
+def _warm(work: Work) -> float:
+    """The seconds of a second call: the first may set things up."""
+    work()
+    return timed(work)[1]
 
 
 def matmul_peak(size: int = 2048, repeats: int = REPEATS) -> float:
@@ -73,7 +71,7 @@ def matmul_peak(size: int = 2048, repeats: int = REPEATS) -> float:
         return torch.mm(left, right, out=out)
 
     work()
-    return 2 * size**3 / statistics.median(_sample(work, 1) for _ in range(repeats))
+    return 2 * size**3 / statistics.median(timed(work)[1] for _ in range(repeats))
 
 
 def peak_memory() -> int:

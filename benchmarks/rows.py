@@ -166,9 +166,8 @@ def peak_rows(world: World, grid: Grid, progress: Progress) -> list[Row]:
         advance(1)
 
     def row(what: str, pair: Pair, naive: int, ours: int) -> Row:
-        shares = [
-            100 * 2 * count / seconds / peak for count, seconds in zip((naive, ours), pair, strict=True)
-        ]
+        works = ((naive, pair.naive), (ours, pair.ours))
+        shares = [100 * 2 * count / seconds / peak for count, seconds in works]
         what = f"share of the matmul peak: {what}"
         more = {"peak_gflops": peak / 1e9}
         name = world.case.backbone
@@ -227,12 +226,21 @@ def run_rows(world: World, folder: Path, grid: Grid, progress: Progress) -> list
     }
     asked = {"whole": None if grid.is_quick else 2.5, "evaluation": None if grid.is_quick else 6.0}
 
-    def row(name: str, seconds: tuple[float, float], phase: str) -> Row:
-        pair, (naive, ours) = Pair(*seconds), (getattr(count, phase) for count in counts)
+    def row(title: str, seconds: tuple[float, float], phase: str) -> Row:
+        pair, (naive, ours) = Pair.once(*seconds), (getattr(count, phase) for count in counts)
         more = about if phase == "whole" else {}
-        what = f"{name}, {where}, {epochs} epochs" if phase == "whole" else f"{name}, {where}"
+        what = f"{title}, {where}, {epochs} epochs" if phase == "whole" else f"{title}, {where}"
         return Row(
-            world.case.backbone, "run", what, *pair, "s", pair.ratio, naive / ours, asked.get(phase), more
+            world.case.backbone,
+            "run",
+            what,
+            pair.naive,
+            pair.ours,
+            "s",
+            pair.ratio,
+            naive / ours,
+            asked.get(phase),
+            more,
         )
 
     return [

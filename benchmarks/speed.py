@@ -2,8 +2,8 @@
 
 The other side of every ratio is `benchmarks/naive.py`: separate passes of timm's ViT with the same adapters hooked in,
 everything evaluated again at every stage; same threads, batch sizes, decoded images and random numbers. Short rows are
-medians of seven, taken in turns; whole runs are made once, a stage of one after a stage of the other. Beside each ratio
-stands its ceiling, the same ratio counted in multiply-adds.
+medians of seven turns, of the seconds and of the ratio within a turn; whole runs are made once, a stage of one after a
+stage of the other. Beside each ratio stands its ceiling, the same ratio counted in multiply-adds.
 
 DeiT-tiny is measured where EASE_SHARED names a folder with its weights and the CIFAR-100 subset.
 
