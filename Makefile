@@ -37,7 +37,7 @@ lint: $(READY) ## check style and types
 	$(BIN)/ruff format --check src tests benchmarks examples
 	$(BIN)/mypy
 
-bench: $(READY) ## measure speed and memory against the released schedule (about 25 minutes)
+bench: $(READY) ## measure speed and memory against the released schedule (about 30 minutes)
 	$(BIN)/python -m benchmarks.speed
 
 clean: ## remove .venv, caches and demo results
