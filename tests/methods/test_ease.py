@@ -18,9 +18,8 @@ from ease.engine.memory import Memory
 from ease.engine.store import ModelDirectory
 from ease.errors import EaseError
 from ease.heads.complement import complete, linear_map, nearest_images, semantic, transported
-from ease.methods.ease import PTM, Ease, EaseSettings
+from ease.methods.ease import PTM, Ease, EaseSettings, UpperBound
 from ease.methods.model import class_fields, restore_learner, save_model
-from ease.methods.upper_bound import UpperBound
 from ease.streams import Dataset, ImageSet, Stream
 from ease.streams.protocol import make_stream
 

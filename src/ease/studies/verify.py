@@ -24,8 +24,7 @@ from ease.engine.fit import Order
 from ease.engine.memory import Memory
 from ease.errors import EaseError
 from ease.methods.base import TunedHead
-from ease.methods.ease import Ease, EaseSettings
-from ease.methods.upper_bound import UpperBound
+from ease.methods.ease import Ease, EaseSettings, UpperBound
 from ease.streams import Dataset, ImageSet, Task
 from ease.streams.protocol import make_stream
 from ease.streams.transforms import Transforms
