@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import sys
 import time
@@ -46,7 +47,7 @@ def alternating(naive: Work, ours: Work, repeats: int = REPEATS) -> Pair:
     """
     works, turns = (naive, ours), []
     both = sum(_warm(work) for work in works)
-    calls = max(1, round(TURN / both))
+    calls = math.ceil(TURN / both)
     for turn in range(repeats):
         seconds = [0.0, 0.0]
         for call in range(calls):

@@ -226,21 +226,12 @@ def run_rows(world: World, folder: Path, grid: Grid, progress: Progress) -> list
     }
     asked = {"whole": None if grid.is_quick else 2.5, "evaluation": None if grid.is_quick else 6.0}
 
-    def row(title: str, seconds: tuple[float, float], phase: str) -> Row:
+    def row(name: str, seconds: tuple[float, float], phase: str) -> Row:
         pair, (naive, ours) = Pair.once(*seconds), (getattr(count, phase) for count in counts)
         more = about if phase == "whole" else {}
-        what = f"{title}, {where}, {epochs} epochs" if phase == "whole" else f"{title}, {where}"
+        what = f"{name}, {where}, {epochs} epochs" if phase == "whole" else f"{name}, {where}"
         return Row(
-            world.case.backbone,
-            "run",
-            what,
-            pair.naive,
-            pair.ours,
-            "s",
-            pair.ratio,
-            naive / ours,
-            asked.get(phase),
-            more,
+            world.case.backbone, "run", what, *pair[:2], "s", pair.ratio, naive / ours, asked.get(phase), more
         )
 
     return [

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
+from benchmarks import clock
 from benchmarks.arithmetic import Arithmetic, naive_work, our_work
 from benchmarks.cases import CASES, World, as_naive, as_ours, quick
 from benchmarks.memory import run_once
@@ -181,3 +182,17 @@ def test_an_unknown_row_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
 def test_growth_is_told_by_its_power() -> None:
     assert exponent([0.5 * b**2 for b in range(1, 21)]) == pytest.approx(2)
     assert exponent([0.1 * b for b in range(1, 21)]) == pytest.approx(1)
+
+
+def test_a_ratio_does_not_see_that_the_machine_changes_its_pace(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+
+    def timed(work: clock.Work) -> tuple[object, float]:
+        work()
+        pace = 1.0 if len(calls) < 12 else 3.0  # it changes between the two calls of the fourth turn
+        return None, pace * {"naive": 2.0, "ours": 1.0}[calls[-1]]
+
+    monkeypatch.setattr(clock, "timed", timed)
+    found = clock.alternating(lambda: calls.append("naive"), lambda: calls.append("ours"))
+    assert found.ratio == 2.0
+    assert calls[4:8] == ["naive", "ours", "ours", "naive"]  # after the warm-up, who is first changes
