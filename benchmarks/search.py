@@ -182,6 +182,16 @@ _FAST_THREADS = {
         *grid(epochs=[2], batch_size=[4], **_BY_STEP, drop_patches=[0.4]),
     ]
 }
+
+# `fast-hardest`: later epochs visit only the images whose loss was highest, and may so be more of them.
+_FAST_HARDEST = {
+    "ease": [
+        *grid(epochs=[4], **_SHORT, lr=[0.2]),
+        *grid(epochs=[2], batch_size=[4], **_BY_STEP, drop_patches=[0.2]),
+        *grid(epochs=[2], batch_size=[4], **_BY_STEP, drop_patches=[0.2], hardest=[0.6]),
+        *grid(epochs=[3], batch_size=[4], **_BY_STEP, drop_patches=[0.2, 0.3], hardest=[0.4]),
+    ]
+}
 SEARCHES: dict[str, dict[str, list[dict[str, Any]]]] = {
     "small": _SMALL,
     "bench-small": _BENCH,
@@ -192,6 +202,7 @@ SEARCHES: dict[str, dict[str, list[dict[str, Any]]]] = {
     "fast-head": _FAST_HEAD,
     "fast-batch": _FAST_BATCH,
     "fast-threads": _FAST_THREADS,
+    "fast-hardest": _FAST_HARDEST,
 }
 EXEMPLARS = 2
 """Per class, for the methods that keep some: 4 % of 45 images."""

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from ease.backbone import Backbone
 from ease.engine.engine import Engine
-from ease.engine.fit import Training
+from ease.engine.fit import Training, visits
 from ease.engine.randomness import counter, permutation, uniforms
+from ease.engine.trainings import Trainings
 from ease.errors import EaseError
 from ease.heads import CosineHead
 from ease.methods.base import TunedHead
@@ -31,9 +32,15 @@ def module(backbone: Backbone) -> TunedHead:
     return TunedHead(backbone, adapter, CosineHead(backbone.dim, 2, 8.0, draw))
 
 
-def train(engine: Engine, stream: Stream, training: Training = SETTINGS) -> tuple[TunedHead, list[float]]:
+def by_image(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    return F.cross_entropy(logits, labels, reduction="none")
+
+
+def train(
+    engine: Engine, stream: Stream, training: Training = SETTINGS, hardest: float = 1.0
+) -> tuple[TunedHead, list[float]]:
     trained = module(engine.backbone)
-    losses = engine.fit(trained, F.cross_entropy, stream.tasks[0].train, training, task=0)
+    losses = engine.fit(trained, by_image, stream.tasks[0].train, training, task=0, hardest=hardest)
     return trained, losses
 
 
@@ -52,12 +59,69 @@ def test_training_lowers_the_loss_and_counts_its_passes(engine: Engine, stream: 
     assert set(trained.state_dict()) == {*module(engine.backbone).state_dict()}
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])
-def test_stopped_after_any_epoch_it_continues_bit_for_bit(
-    optimizer: str, backbone: Backbone, stream: Stream, tmp_path: Path
+def test_a_loss_by_image_is_its_mean(engine: Engine, stream: Stream) -> None:
+    whole = module(engine.backbone)
+    losses = engine.fit(whole, F.cross_entropy, stream.tasks[0].train, SETTINGS, task=0)
+    assert train(engine, stream)[1] == pytest.approx(losses, rel=1e-4)
+
+
+def test_a_later_epoch_visits_the_hardest_images_of_the_one_before(engine: Engine, stream: Stream) -> None:
+    trained, images, met = module(engine.backbone), stream.tasks[0].train, list[tuple[bytes, float]]()
+    seen: list[bytes] = []
+    trained.register_forward_pre_hook(
+        lambda _, args: seen.extend(pixels.numpy().tobytes() for pixels in args[0])
+    )
+
+    def watching(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        each = by_image(logits, labels)
+        met.extend(zip(seen[len(met) :], each.tolist(), strict=True))
+        return each
+
+    raw = Engine(engine.backbone, Transforms.raw(engine.backbone.pixels))
+    raw.fit(trained, watching, images, SETTINGS, task=0, hardest=0.5)
+    known: dict[bytes, float] = {}
+    for epoch in range(4):
+        count = round(len(images) * 0.5**epoch)
+        visited, met = met[:count], met[count:]
+        if epoch:
+            hardest = sorted(known, key=lambda image: -known[image])[:count]
+            assert {image for image, _ in visited} == set(hardest)
+        known |= dict(visited)
+    assert not met
+    assert raw.ledger.passes["train"] == visits(len(images), 4, 0.5)
+    assert [visits(10, epochs, 0.5) for epochs in range(6)] == [0, 10, 15, 17, 18, 19]
+    assert visits(10, 3) == 30
+
+
+def test_a_kept_training_is_taken_over_by_one_that_visits_the_same_images(
+    backbone: Backbone, stream: Stream, tmp_path: Path
 ) -> None:
-    training = SETTINGS.model_copy(update={"optimizer": optimizer, "lr": 0.02})
-    whole, losses = train(Engine(backbone, Transforms.raw(backbone.pixels), seed=7), stream, training)
+    def passes(hardest: float) -> tuple[int, bool]:
+        engine = Engine(backbone, Transforms.raw(backbone.pixels), trainings=Trainings(tmp_path))
+        begun: list[object] = []
+        trained = module(backbone)
+        trained.register_forward_pre_hook(lambda *seen: begun.append(seen))
+        images = stream.tasks[0].train
+        engine.fit(trained, by_image, images, SETTINGS, task=0, hardest=hardest, known_by={"loss": "x"})
+        return engine.ledger.passes["train"], bool(begun)
+
+    count = len(stream.tasks[0].train)
+    assert passes(0.5) == (visits(count, 4, 0.5), True)
+    assert passes(1.0) == (4 * count, True)
+    assert passes(0.5) == (visits(count, 4, 0.5), False)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "hardest"), [("sgd", 1.0), ("adam", 1.0), ("adamw", 1.0), ("sgd", 0.7)]
+)
+def test_stopped_after_any_epoch_it_continues_bit_for_bit(
+    optimizer: str, hardest: float, backbone: Backbone, stream: Stream, tmp_path: Path
+) -> None:
+    training = SETTINGS.model_copy(update={"optimizer": optimizer, "lr": 0.02, "batch_size": 4})
+    count = len(stream.tasks[0].train)
+    whole, losses = train(
+        Engine(backbone, Transforms.raw(backbone.pixels), seed=7), stream, training, hardest
+    )
 
     class StopError(Exception):
         pass
@@ -68,18 +132,18 @@ def test_stopped_after_any_epoch_it_continues_bit_for_bit(
 
         def counting(logits: torch.Tensor, labels: torch.Tensor, stop: int = stop) -> torch.Tensor:
             nonlocal calls
-            calls += 1
-            if calls == stop * 3 + 2:  # three steps an epoch: inside the next one
+            calls += len(labels)
+            if calls > visits(count, stop, hardest) + 4:  # in the next epoch's second step
                 raise StopError
-            return F.cross_entropy(logits, labels)
+            return by_image(logits, labels)
 
         with pytest.raises(StopError):
-            engine.fit(trained, counting, stream.tasks[0].train, training, task=0)
+            engine.fit(trained, counting, stream.tasks[0].train, training, task=0, hardest=hardest)
         engine = Engine(backbone, Transforms.raw(backbone.pixels), seed=7, checkpoints=tmp_path / str(stop))
-        again, resumed = train(engine, stream, training)
+        again, resumed = train(engine, stream, training, hardest)
         assert same(again, whole)
         assert resumed == losses
-        assert engine.ledger.passes["train"] == 4 * len(stream.tasks[0].train)
+        assert engine.ledger.passes["train"] == visits(count, 4, hardest)
 
 
 @pytest.mark.parametrize("damage", ["cut", "zeros", "nonsense"])

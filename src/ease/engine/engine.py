@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from ease.backbone import Backbone, Tuning
 from ease.backbone.vit import Reading
-from ease.engine.fit import Order, Training, fit
+from ease.engine.fit import Order, Training, fit, visits
 from ease.engine.ledger import Ledger, Phase
 from ease.engine.loading import Loader
 from ease.engine.progress import Progress, Quiet
@@ -75,6 +75,7 @@ class Engine:
         task: int,
         phase: str = "train",
         order: Order | None = None,
+        hardest: float = 1.0,
         known_by: Mapping[str, Any] | None = None,
     ) -> list[float]:
         """Train `module` (images -> outputs) on these images; see `ease.engine.fit`. Mean loss per epoch.
@@ -84,17 +85,24 @@ class Engine:
         """
         key = None
         if self.trainings is not None and known_by is not None and order is None:
-            key = training_key(module, images, training, {**self._circumstances(task, phase), **known_by})
+            told = {
+                **self._circumstances(task, phase),
+                **({"hardest": hardest} if hardest < 1 else {}),
+                **known_by,
+            }
+            key = training_key(module, images, training, told)
             kept = self.trainings.find(key)
             if kept is not None:
                 module.load_state_dict(kept.tensors)
                 module.to(self.fabric.device).eval()
-                self.ledger.take_over(kept.seconds, len(kept.losses) * len(images))
+                self.ledger.take_over(kept.seconds, visits(len(images), len(kept.losses), hardest))
                 self._note(kept.losses)
                 return kept.losses
         before = self.ledger.seconds["train"]
         with self.ledger.timing("train"):
-            losses = fit(self, module, loss, images, training, task=task, phase=phase, order=order)
+            losses = fit(
+                self, module, loss, images, training, task=task, phase=phase, order=order, hardest=hardest
+            )
         self._note(losses)
         if self.trainings is not None and key is not None:
             spent = self.ledger.seconds["train"] - before

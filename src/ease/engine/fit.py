@@ -90,18 +90,21 @@ def fit(
     task: int,
     phase: str,
     order: Order | None = None,
+    hardest: float = 1.0,
 ) -> list[float]:
     """Train `module` in place and return the mean loss of each epoch.
 
     Args:
         engine: devices, transforms, seed.
         module: its forward takes pixels [N, 3, s, s]; what it returns goes to `loss` with the labels [N].
-        loss: a mean over the batch.
+        loss: a mean over the batch, or [N] by image.
         images: the only images that are looked at.
         training: rate, epochs, optimizer.
         task: names this training among those of the run; the checkpoint and all randomness hang on it,
         phase: and on this, where a task trains more than once.
         order: visiting order by epoch; a fresh permutation per epoch when None.
+        hardest: each epoch visits this share of what the one before it did: the images whose last loss was highest.
+            Below 1, `loss` must be by image.
     """
     fabric = engine.fabric
     rank, world = fabric.global_rank, fabric.world_size
@@ -110,23 +113,31 @@ def fit(
     path = None
     if engine.checkpoints is not None:
         path = engine.checkpoints / f"task{task:04d}-{phase}.safetensors"
-    losses = _restore(path, module, optimizer)
-    engine.ledger.count("train", len(losses) * len(images))
+    hardness = torch.zeros(len(images))
+    losses = _restore(path, module, optimizer, hardness)
+    done = visits(len(images), len(losses), hardest)
+    engine.ledger.count("train", done)
 
     def visit(epoch: int) -> IntArray:
         if order is not None:
-            return order(epoch)
-        return permutation(len(images), engine.seed, "order", task, phase, epoch)
+            everything = order(epoch)
+        else:
+            everything = permutation(len(images), engine.seed, "order", task, phase, epoch)
+        wanted = _visited(len(images), epoch, hardest)
+        if wanted == len(images):
+            return everything
+        chosen = hardness.argsort(descending=True, stable=True)[:wanted]
+        return everything[np.isin(everything, chosen.numpy())]
 
     label = f"task {task + 1}: {phase}"
-    total = training.epochs * len(images)
+    total = visits(len(images), training.epochs, hardest)
     with (
         torch.random.fork_rng(devices=[] if fabric.device.type == "cpu" else None),
-        engine.progress.bar(label, total, done=len(losses) * len(images)) as advance,
+        engine.progress.bar(label, total, done=done) as advance,
     ):
         for epoch in range(len(losses), training.epochs):
             draws = uniforms(len(images), DRAWS, engine.seed, "augmentation", task, phase, epoch)
-            visited, summed = visit(epoch), 0.0
+            visited, summed, met = visit(epoch), 0.0, torch.zeros(len(images))
             size = training.batch_size
             batches = [visited[start : start + size] for start in range(0, len(visited), size)]
             # A process without a share still has to take part in the all-reduce: it works on one image for nothing.
@@ -137,7 +148,10 @@ def fit(
                 for group in optimizer.param_groups:
                     group["lr"] = training.rate(epoch, step / len(batches))
                 seed_layers(fabric.device, engine.seed, "dropout", task, phase, epoch, step, rank)
-                value = loss(wrapped(pixels), labels)
+                each = loss(wrapped(pixels), labels)
+                if hardest < 1:
+                    met[mine] = each.detach().float().cpu()[: len(mine)]
+                value = each.mean() if each.ndim else each
                 # DDP averages gradients over processes; this weight makes that the mean over the whole batch.
                 fabric.backward(value * (len(mine) * world / len(batch)))
                 if training.clip is not None:  # what is not finite is told after the epoch
@@ -148,7 +162,10 @@ def fit(
                 optimizer.zero_grad()
                 summed += float(value.detach()) * len(mine)
                 advance(len(batch))
-            losses.append(_mean_over_processes(fabric, summed, len(visited)))
+            summed = float(_over_processes(fabric, torch.tensor(summed, dtype=torch.float64)))
+            losses.append(summed / max(1, len(visited)))
+            if hardest < 1:
+                hardness[visited] = _over_processes(fabric, met)[visited]
             if not math.isfinite(losses[-1]):
                 raise EaseError(
                     f"{label} diverged (its loss is {losses[-1]}): lower the rate with --set lr=..."
@@ -156,9 +173,18 @@ def fit(
             engine.ledger.count("train", len(visited))
             with engine.one_writer() as writer:
                 if writer and path is not None:
-                    _save(path, module, optimizer, losses)
+                    _save(path, module, optimizer, losses, hardness)
     module.eval()
     return losses
+
+
+def visits(images: int, epochs: int, hardest: float = 1.0) -> int:
+    """Images that so many epochs go through; `hardest` as in `fit`."""
+    return sum(_visited(images, epoch, hardest) for epoch in range(epochs))
+
+
+def _visited(images: int, epoch: int, hardest: float) -> int:
+    return min(images, max(1, round(images * hardest**epoch)))
 
 
 def _loaded(
@@ -175,19 +201,19 @@ def _loaded(
         yield pixels.to(device), labels.to(device)
 
 
-def _mean_over_processes(fabric: Any, summed: float, count: int) -> float:
-    if fabric.world_size > 1:
-        summed = float(fabric.all_reduce(torch.tensor(summed), reduce_op="sum"))
-    return summed / max(1, count)
+def _over_processes(fabric: Any, value: Tensor) -> Tensor:
+    """The sum of what each process has."""
+    return fabric.all_reduce(value, reduce_op="sum").cpu() if fabric.world_size > 1 else value
 
 
-def _save(path: Path, module: nn.Module, optimizer: Any, losses: list[float]) -> None:
+def _save(path: Path, module: nn.Module, optimizer: Any, losses: list[float], hardness: Tensor) -> None:
     tensors = {f"module/{name}": value for name, value in module.state_dict().items()}
     for index, slots in optimizer.state_dict()["state"].items():
         for name, value in slots.items():
             if isinstance(value, Tensor):
                 tensors[f"optimizer/{index}/{name}"] = value
     tensors["losses"] = torch.tensor(losses, dtype=torch.float64)
+    tensors["hardness"] = hardness
     make_folder(path.parent)
     # Not forced to the disk: a power cut costs at most the training of one task, every epoch would cost all trainings.
     write_atomic(path, encode_tensors(tensors, {"checksum": _checksum(tensors)}), durable=False)
@@ -201,7 +227,7 @@ def _checksum(tensors: dict[str, Tensor]) -> str:
     return sum_.hexdigest()
 
 
-def _restore(path: Path | None, module: nn.Module, optimizer: Any) -> list[float]:
+def _restore(path: Path | None, module: nn.Module, optimizer: Any, hardness: Tensor) -> list[float]:
     """Continue where the checkpoint stopped; an empty list of losses where there is none, or a damaged one."""
     if path is None or not path.exists():
         return []
@@ -219,4 +245,5 @@ def _restore(path: Path | None, module: nn.Module, optimizer: Any) -> list[float
             _, index, slot = name.split("/")
             state["state"].setdefault(int(index), {})[slot] = value
     optimizer.load_state_dict(state)
+    hardness.copy_(tensors.get("hardness", hardness))
     return [float(v) for v in tensors["losses"]]

@@ -76,6 +76,12 @@ class EaseSettings(Training):
     drop_patches: float = Field(
         0.0, ge=0, lt=1, description="share of the patches that an image loses while training, for speed"
     )
+    hardest: float = Field(
+        1.0,
+        gt=0,
+        le=1,
+        description="share of an epoch's images that the next one visits, those with the highest loss",
+    )
     sigma: float = Field(1.0, gt=0, description="where the training head's learned scale starts")
     head: Literal["random", "means"] = Field(
         "random",
@@ -267,10 +273,10 @@ class Ease(Learner):
         self, module: TunedHead, task: Task, training: Training, phase: str, order: Order | None
     ) -> float:
         """The last epoch's mean loss; labels are local to the task."""
-        first = task.classes.start
+        first, hardest = task.classes.start, self.settings.hardest
 
         def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-            return F.cross_entropy(logits, labels - first)
+            return F.cross_entropy(logits, labels - first, reduction="mean" if hardest == 1 else "none")
 
         known_by = module.known_by("cross-entropy")
         losses = self.engine.fit(
@@ -281,6 +287,7 @@ class Ease(Learner):
             task=task.index,
             phase=phase,
             order=order,
+            hardest=hardest,
             known_by=known_by,
         )
         return losses[-1] if losses else math.nan
