@@ -188,8 +188,8 @@ _FAST_HARDEST = {
     "ease": [
         *grid(epochs=[4], **_SHORT, lr=[0.2]),
         *grid(epochs=[2], batch_size=[4], **_BY_STEP, drop_patches=[0.2]),
-        *grid(epochs=[2], batch_size=[4], **_BY_STEP, drop_patches=[0.2], hardest=[0.6]),
-        *grid(epochs=[3], batch_size=[4], **_BY_STEP, drop_patches=[0.2, 0.3], hardest=[0.4]),
+        *grid(epochs=[2], batch_size=[4], **_BY_STEP, drop_patches=[0.2], hardest=[0.75, 0.6]),
+        *grid(epochs=[3], batch_size=[4], **_BY_STEP, drop_patches=[0.2], hardest=[0.4, 0.3]),
     ]
 }
 SEARCHES: dict[str, dict[str, list[dict[str, Any]]]] = {
