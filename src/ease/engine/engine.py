@@ -35,6 +35,7 @@ class Engine:
         trainings: finished trainings that may be taken over, and where new ones are put; none when None.
         progress: where it is shown.
         loader: where decoded images are held.
+        compiles: whether trainings are compiled; see `ease.engine.compiling`.
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class Engine:
         trainings: Trainings | None = None,
         progress: Progress | None = None,
         loader: Loader | None = None,
+        compiles: bool = False,
     ) -> None:
         if fabric is None:
             from lightning_fabric import Fabric
@@ -64,6 +66,7 @@ class Engine:
         self.progress: Progress = progress or Quiet()
         self.ledger = Ledger()
         self.loader = loader or Loader()
+        self.compiles = compiles
 
     def fit(
         self,
@@ -117,6 +120,7 @@ class Engine:
             "transforms": self.transforms.id,
             "precision": str(self.fabric.strategy.precision.precision),
             "processes": self.fabric.world_size,
+            **({"compiled": True} if self.compiles else {}),
             "seed": self.seed,
             "task": task,
             "phase": phase,

@@ -109,7 +109,8 @@ def fit(
     fabric = engine.fabric
     rank, world = fabric.global_rank, fabric.world_size
     module.train()
-    wrapped, optimizer = fabric.setup(module, training.make_optimizer(module))
+    what: Any = torch.compile(module) if engine.compiles else module
+    wrapped, optimizer = fabric.setup(what, training.make_optimizer(module))
     path = None
     if engine.checkpoints is not None:
         path = engine.checkpoints / f"task{task:04d}-{phase}.safetensors"

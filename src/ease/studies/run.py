@@ -20,6 +20,7 @@ import ease
 from ease.backbone.zoo import load_backbone
 from ease.config import RunConfig, validated
 from ease.engine import files as durable
+from ease.engine.compiling import check_can_compile
 from ease.engine.engine import Engine
 from ease.engine.features import FeatureStore
 from ease.engine.ledger import PHASES, Ledger
@@ -214,6 +215,8 @@ class _Run:
         self.stream, found = make_tasks(config)
         self.notes = [*notes, *found] if fresh else notes
         fabric = make_fabric(config)
+        if config.compile:
+            check_can_compile(fabric.device)
         self.progress: Progress = progress if fabric.global_rank == 0 else Quiet()
         transforms = Transforms(backbone.pixels, self.stream.augmentation)
         self.engine = Engine(
@@ -226,6 +229,7 @@ class _Run:
             trainings=None if shelf is None else Trainings(shelf.path / "trainings"),
             progress=self.progress,
             loader=Loader(config.image_memory * 2**20),
+            compiles=config.compile,
         )
         self.directory = ModelDirectory(folder.model)
         self.memory = self._make_memory()
