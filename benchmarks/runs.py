@@ -17,9 +17,9 @@ from ease.engine.features import FeatureStore
 from ease.engine.ledger import Ledger
 from ease.engine.progress import Progress
 from ease.engine.store import ModelDirectory
-from ease.methods.base import TunedHead
 from ease.methods.ease import Ease
 from ease.methods.model import class_fields, save_model
+from ease.methods.tuned_head import TunedHead
 from ease.streams import Task
 from ease.studies.evaluate import Evaluator
 

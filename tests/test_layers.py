@@ -15,7 +15,17 @@ LEVEL = {
     "presets": 2, "methods": 3, "config": 4, "studies": 5, "app": 5, "cli": 6, "__main__": 7,
 }  # fmt: skip
 BESIDE = {("engine", "streams"), ("tuning", "backbone"), ("engine", "backbone")}
-PLUMBING = {"base", "registry", "model", "sequential", "expanding", "first_session", "prompting", "__init__"}
+PLUMBING = {
+    "base",
+    "registry",
+    "model",
+    "sequential",
+    "expanding",
+    "first_session",
+    "prompting",
+    "tuned_head",
+    "__init__",
+}
 
 
 def imports(path: Path) -> list[str]:

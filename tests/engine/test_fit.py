@@ -18,7 +18,7 @@ from ease.engine.randomness import counter, permutation, uniforms
 from ease.engine.trainings import Trainings
 from ease.errors import EaseError
 from ease.heads import CosineHead
-from ease.methods.base import TunedHead
+from ease.methods.tuned_head import TunedHead
 from ease.streams import Stream
 from ease.streams.transforms import Transforms
 from ease.tuning import Adapter

@@ -388,49 +388,6 @@ def test_a_budget_that_cannot_be_kept_is_refused(engine: Engine, stream: Stream)
         learned(engine, stream).within(0)
 
 
-# --- trainings that collapse ----------------------------------------------------------------------
-
-
-def test_a_training_that_collapsed_is_repeated_in_calm_and_told(engine: Engine, stream: Stream) -> None:
-    """At such a rate the head's scale falls below zero in the first steps."""
-    task, rate = stream.tasks[0], 4.0
-    wild = make(engine, lr=rate).new_subspace(task)
-    learner = make(engine, lr=rate)
-    learner._fit(wild, task, learner.settings, "train", None)
-    assert learner._collapsed(wild)
-    assert not engine.ledger.notes
-
-    learner.learn(task)
-    (note,) = engine.ledger.notes
-    assert note.startswith("task 1: the training collapsed")
-    calm = make(engine, lr=rate / 2, clip=1.0)
-    wanted = calm.new_subspace(task)
-    calm._fit(wanted, task, calm.settings, "again", None)
-    assert not calm._collapsed(wanted)
-    found = learner.tunings[0].state_dict()
-    assert all(torch.equal(value, found[name]) for name, value in wanted.tuning.state_dict().items())
-
-
-@pytest.mark.parametrize(("clip", "again"), [(None, 1.0), (0.5, 0.5), (8.0, 1.0)])
-def test_the_repetition_is_never_wilder_than_the_training(
-    engine: Engine, stream: Stream, monkeypatch: pytest.MonkeyPatch, clip: float | None, again: float
-) -> None:
-    used: list[float | None] = []
-    monkeypatch.setattr(Ease, "_collapsed", lambda self, module: True)
-    monkeypatch.setattr(
-        Ease, "_fit", lambda self, module, task, training, *rest: used.append(training.clip) or 1.0
-    )
-    make(engine, clip=clip).train_subspace(stream.tasks[0])
-    assert used == [clip, again]
-    assert ("may spare you" in engine.ledger.notes[0]) == (clip is None)
-
-
-def test_a_healthy_training_is_not_repeated(engine: Engine, stream: Stream) -> None:
-    learner = learned(engine, stream)
-    assert not engine.ledger.notes
-    assert engine.ledger.passes["train"] == learner.settings.epochs * sum(len(t.train) for t in stream.tasks)
-
-
 # --- quicker training -----------------------------------------------------------------------------
 
 

@@ -235,7 +235,7 @@ def test_resuming_a_finished_run_only_reads_it(whole: tuple[Path, dict[str, Any]
 def test_trainings_that_collapsed_stand_in_the_record_even_of_a_resumed_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: tuple[Path, dict[str, Any], list[str]]
 ) -> None:
-    monkeypatch.setattr("ease.methods.ease.COLLAPSED", 2.0)  # every training counts as one
+    monkeypatch.setattr("ease.methods.tuned_head.COLLAPSED", 2.0)  # every training counts as one
     record = start_run(quick(), tmp_path / "run", [])
     told = [note[:30] for note in record["notes"] if "collapsed" in note]
     assert told == [f"task {n}: the training collapsed" for n in (1, 2)]

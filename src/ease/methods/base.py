@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 
 import torch
 from pydantic import BaseModel, ConfigDict
-from torch import Tensor, nn
+from torch import Tensor
 
 from ease.backbone import Backbone, Tuning
 from ease.backbone.vit import Reading
@@ -158,33 +158,3 @@ class Learner(ABC):
     @abstractmethod
     def costs(self) -> Costs:
         """Parameters trained and stored so far."""
-
-
-class TunedHead(nn.Module):
-    """What trains: a tuning and a head. The frozen backbone runs in between but is no part of the state.
-
-    Args:
-        backbone: frozen.
-        tuning: trained.
-        head: trained.
-        drop_patches: share of the patches that each image loses while training.
-    """
-
-    def __init__(
-        self, backbone: Backbone, tuning: Tuning, head: nn.Module, drop_patches: float = 0.0
-    ) -> None:
-        super().__init__()
-        self.tuning = tuning
-        self.head = head
-        self.drop_patches = drop_patches
-        self._frozen = (backbone,)  # in a tuple, so that it is not registered
-
-    def forward(self, pixels: Tensor) -> Tensor:
-        """[N, 3, s, s] -> [N, classes]."""
-        dropped = self.drop_patches if self.training else 0.0
-        return self.head(self._frozen[0].forward(pixels, self.tuning, drop_patches=dropped))
-
-    def known_by(self, loss: str) -> dict[str, Any]:
-        """What decides the result of training it besides its tensors, for `Engine.fit`."""
-        known = {"loss": loss, "tuning": [self.tuning.kind, self.tuning.config()]}
-        return known | ({"drop_patches": self.drop_patches} if self.drop_patches else {})

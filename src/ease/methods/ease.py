@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from copy import copy
 from functools import partial
 from typing import Any, ClassVar, Literal
 
 import torch
-import torch.nn.functional as F
 from pydantic import Field, model_validator
 from torch import Tensor
 
@@ -33,8 +31,9 @@ from ease.heads.complement import (
     transported,
 )
 from ease.heads.prototypes import best_separating
-from ease.methods.base import Costs, Files, Learner, Subspace, TunedHead
+from ease.methods.base import Costs, Files, Learner, Subspace
 from ease.methods.registry import register
+from ease.methods.tuned_head import TunedHead, fit_task, tuned_for
 from ease.streams import ImageSet, Task
 from ease.tuning import build_tuning
 
@@ -52,11 +51,6 @@ PTM = 0
 
 FEW_IMAGES = 5
 """Below this many images per class an adapter learns noise."""
-
-COLLAPSED = 0.1
-"""A training whose head has lost all but this share of its scale has collapsed,"""
-CALM = 1.0
-"""and is repeated with gradients of at most this norm."""
 
 
 class EaseSettings(Training):
@@ -252,50 +246,19 @@ class Ease(Learner):
     def train_subspace(
         self, task: Task, start: TunedHead | None = None, order: Order | None = None
     ) -> Tuning:
-        """Eq. 5: only the new tuning and a throw-away cosine head learn. What collapsed is trained once more."""
-        module = self.new_subspace(task) if start is None else start
-        training = self._training(task)
-        loss = self._fit(module, task, training, "train", order)
-        if start is None and self._collapsed(module):
-            module = self.new_subspace(task)
-            calmer = training.model_copy(
-                update={"clip": min(training.clip or CALM, CALM), "lr": training.lr / 2}
-            )
-            again = self._fit(module, task, calmer, "again", order)
-            self.engine.tell(
-                f"task {task.index + 1}: the training collapsed (loss {loss:.3g}) and was repeated at half the rate "
-                f"with clipped gradients (loss {again:.3g})"
-                + (f": --set clip={CALM:g} may spare you that" if training.clip is None else "")
-            )
-        return module.tuning.freeze()
+        """Eq. 5: only the new tuning and a throw-away cosine head learn.
 
-    def _fit(
-        self, module: TunedHead, task: Task, training: Training, phase: str, order: Order | None
-    ) -> float:
-        """The last epoch's mean loss; labels are local to the task."""
-        first, hardest = task.classes.start, self.settings.hardest
-
-        def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-            return F.cross_entropy(logits, labels - first, reduction="mean" if hardest == 1 else "none")
-
-        known_by = module.known_by("cross-entropy")
-        losses = self.engine.fit(
-            module,
-            cross_entropy,
-            task.train,
-            training,
-            task=task.index,
-            phase=phase,
-            order=order,
-            hardest=hardest,
-            known_by=known_by,
-        )
-        return losses[-1] if losses else math.nan
-
-    def _collapsed(self, module: TunedHead) -> bool:
-        """Early steps at a high rate can take the head's scale to zero and below, from where it does not come back."""
-        assert isinstance(module.head, CosineHead)
-        return float(module.head.sigma.detach()) < COLLAPSED * self.settings.sigma
+        Args:
+            task: whose images.
+            start: what to train instead of a new subspace,
+            order: and in which order; both for those who replay another training.
+        """
+        training, hardest = self._training(task), self.settings.hardest
+        if start is None:
+            new = partial(self.new_subspace, task)
+            return tuned_for(self.engine, new, task, training, hardest=hardest).freeze()
+        fit_task(self.engine, start, task, training, hardest=hardest, order=order)
+        return start.tuning.freeze()
 
     def new_subspace(self, task: Task) -> TunedHead:
         """An untrained tuning, which leaves the PTM as it is, and its head."""

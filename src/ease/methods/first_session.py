@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
-import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
@@ -15,7 +15,8 @@ from ease.engine.fit import Training
 from ease.engine.memory import Memory
 from ease.engine.randomness import generator
 from ease.heads import CosineHead
-from ease.methods.base import Files, Learner, Subspace, TunedHead
+from ease.methods.base import Files, Learner, Subspace
+from ease.methods.tuned_head import TunedHead, tuned_for
 from ease.streams import Task
 from ease.tuning import build_tuning
 
@@ -53,21 +54,16 @@ class FirstSession(Learner):
 
     def adapt(self, task: Task, memory: Memory | None) -> None:
         if self.tuned is None:
-            self._keep(self._tune(task))
+            self._keep(tuned_for(self.engine, partial(self._new_tuned, task), task, self.settings))
         features = self.engine.features(task.train, [s.tuning for s in self.subspaces()])
         self.collect(task, features, torch.from_numpy(task.train.labels))
 
-    def _tune(self, task: Task) -> Tuning:
+    def _new_tuned(self, task: Task) -> TunedHead:
         draw = generator(self.engine.seed, "init", task.index)
         config = {name: getattr(self.settings, name) for name in self.shaped_by}
         tuning = build_tuning(self.tuning, self.backbone.shape, config, draw, self.backbone.vit)
         head = CosineHead(self.backbone.dim, len(task.classes), self.settings.sigma, draw)
-        module = TunedHead(self.backbone, tuning, head)
-        known_by = module.known_by("cross-entropy")
-        self.engine.fit(
-            module, F.cross_entropy, task.train, self.settings, task=task.index, known_by=known_by
-        )
-        return tuning
+        return TunedHead(self.backbone, tuning, head)
 
     def _keep(self, tuning: Tuning) -> None:
         """It never changes again, so one hash serves for ever."""

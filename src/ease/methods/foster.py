@@ -15,9 +15,10 @@ from ease.engine.randomness import generator
 from ease.heads.linear import GrowingLinear
 from ease.heads.losses import distillation
 from ease.heads.widening import WideningLinear, side_by_side
-from ease.methods.base import Files, Kind, Subspace, TunedHead
+from ease.methods.base import Files, Kind, Subspace
 from ease.methods.registry import register
 from ease.methods.sequential import OneTuning, SequentialSettings, WithTeacher
+from ease.methods.tuned_head import TunedHead
 from ease.streams import ImageSet, Task
 from ease.tuning import Full
 

@@ -19,7 +19,8 @@ from ease.engine.randomness import generator
 from ease.errors import EaseError
 from ease.heads.linear import GrowingLinear
 from ease.heads.losses import cross_entropy_of_new
-from ease.methods.base import Costs, Files, Kind, Learner, Subspace, TunedHead
+from ease.methods.base import Costs, Files, Kind, Learner, Subspace
+from ease.methods.tuned_head import TunedHead
 from ease.streams import ImageSet, Task
 from ease.tuning import Full
 

@@ -23,8 +23,8 @@ from ease.engine.engine import Engine
 from ease.engine.fit import Order
 from ease.engine.memory import Memory
 from ease.errors import EaseError
-from ease.methods.base import TunedHead
 from ease.methods.ease import Ease, EaseSettings, UpperBound
+from ease.methods.tuned_head import TunedHead
 from ease.streams import Dataset, ImageSet, Task
 from ease.streams.protocol import make_stream
 from ease.streams.transforms import Transforms
