@@ -249,6 +249,20 @@ class Place:
         return held_out(data, self.protocol, seed, self.tasks, self.turns, self.held)
 
 
+def add_place(parser: argparse.ArgumentParser) -> None:
+    """The options that a `Place` is made of."""
+    parser.add_argument("--dataset", default="glyphs")
+    parser.add_argument("--data-root", type=Path)
+    parser.add_argument("--protocol", default="B0 Inc6")
+    parser.add_argument("--backbone", default="ease-vit")
+    parser.add_argument("--weights")
+    parser.add_argument("--input-size", type=int)
+    parser.add_argument("--limit-per-class", type=int)
+    parser.add_argument("--tasks", type=int, default=2, help="of the stream, from the first")
+    parser.add_argument("--turns", type=int, default=3, help="of so many images of a class")
+    parser.add_argument("--held", type=int, nargs="+", default=[2], help="those at these places are held out")
+
+
 @cache
 def _dataset(name: str, root: Path | None, limit: int | None) -> Dataset:
     return load_dataset(name, root, limit)
@@ -285,16 +299,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("search", choices=SEARCHES)
-    parser.add_argument("--dataset", default="glyphs")
-    parser.add_argument("--data-root", type=Path)
-    parser.add_argument("--protocol", default="B0 Inc6")
-    parser.add_argument("--backbone", default="ease-vit")
-    parser.add_argument("--weights")
-    parser.add_argument("--input-size", type=int)
-    parser.add_argument("--limit-per-class", type=int)
-    parser.add_argument("--tasks", type=int, default=2, help="of the stream, from the first")
-    parser.add_argument("--turns", type=int, default=3, help="of so many images of a class")
-    parser.add_argument("--held", type=int, nargs="+", default=[2], help="those at these places are held out")
+    add_place(parser)
     parser.add_argument("--seeds", type=int, nargs="+", default=[1993, 1994])
     parser.add_argument("--methods", nargs="+")
     parser.add_argument("--jobs", type=int, default=1, help="candidates tried at once, one thread each")

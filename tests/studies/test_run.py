@@ -255,6 +255,17 @@ def _killed_at_the_second_stage(folder: Path) -> None:
     start_run(quick(), folder, [])
 
 
+def test_a_run_in_bf16_learns_and_says_where_it_is_only_emulated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: tuple[Path, dict[str, Any], list[str]]
+) -> None:
+    monkeypatch.setattr("ease.studies.run.emulates_bf16", lambda device: True)
+    record = start_run(quick(precision="bf16-mixed"), tmp_path / "run", [])
+    assert any("32-true is faster" in note for note in record["notes"])
+    assert not any("32-true is faster" in note for note in whole[1]["notes"])
+    assert record["accuracy"] != whole[1]["accuracy"] or record["training_loss"] != whole[1]["training_loss"]
+    assert np.allclose(record["accuracy"], whole[1]["accuracy"], atol=20)
+
+
 def test_classes_and_test_images_can_be_limited(tmp_path: Path) -> None:
     config = quick(method="simplecil", protocol="B0 Inc2", limit_classes=4, limit_test=3)
     record = start_run(config, tmp_path / "run", [])

@@ -35,7 +35,7 @@ class Engine:
         trainings: finished trainings that may be taken over, and where new ones are put; none when None.
         progress: where it is shown.
         loader: where decoded images are held.
-        compiles: whether trainings are compiled; see `ease.engine.compiling`.
+        compiles: whether trainings are compiled; see `ease.engine.hardware`.
     """
 
     def __init__(

@@ -20,9 +20,9 @@ import ease
 from ease.backbone.zoo import load_backbone
 from ease.config import RunConfig, validated
 from ease.engine import files as durable
-from ease.engine.compiling import check_can_compile
 from ease.engine.engine import Engine
 from ease.engine.features import FeatureStore
+from ease.engine.hardware import check_can_compile, emulates_bf16
 from ease.engine.ledger import PHASES, Ledger
 from ease.engine.loading import Loader
 from ease.engine.memory import Memory
@@ -217,6 +217,8 @@ class _Run:
         fabric = make_fabric(config)
         if config.compile:
             check_can_compile(fabric.device)
+        if fresh and config.precision == "bf16-mixed" and emulates_bf16(fabric.device):
+            self.notes.append("this machine has no bf16 of its own and only emulates it: 32-true is faster")
         self.progress: Progress = progress if fabric.global_rank == 0 else Quiet()
         transforms = Transforms(backbone.pixels, self.stream.augmentation)
         self.engine = Engine(

@@ -1,4 +1,4 @@
-"""Compiled trainings: the same result, and one clear line where nothing can be compiled."""
+"""Compiled trainings: the same result, and one clear line where nothing can be compiled. Who has bf16."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from ease.engine.compiling import check_can_compile
 from ease.engine.engine import Engine
+from ease.engine.hardware import check_can_compile, emulates_bf16
 from ease.errors import EaseError
 from ease.methods.ease import Ease, EaseSettings
 from ease.streams import Stream
@@ -50,3 +50,18 @@ def test_where_nothing_can_be_compiled_one_line_says_so(monkeypatch: pytest.Monk
     assert "No working C++ compiler found" in str(caught.value)
     assert "\n" not in str(caught.value)
     assert "--compile" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("flags", "emulates"),
+    [
+        ({"architecture": "x86_64", "avx512_bf16": False, "amx_bf16": False}, True),
+        ({"architecture": "x86_64", "avx512_bf16": True, "amx_bf16": False}, False),
+        ({"architecture": "aarch64"}, False),
+    ],
+)
+def test_a_processor_without_bf16_is_known(
+    monkeypatch: pytest.MonkeyPatch, flags: dict[str, object], emulates: bool
+) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: flags, raising=False)
+    assert emulates_bf16(CPU) == emulates
