@@ -80,10 +80,11 @@ def main() -> None:
     )
     add_place(parser)
     parser.add_argument("--preset", default="fast")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="other settings")
     parser.add_argument("--seed", type=int, default=1993)
     args = parser.parse_args()
     place = Place(**{field.name: getattr(args, field.name) for field in fields(Place)})
-    config, _ = resolve({"method": "ease"}, preset=args.preset, sets=["ptm=true"])
+    config, _ = resolve({"method": "ease"}, preset=args.preset, sets=[*args.set, "ptm=true"])
     found = weighed(place, EaseSettings.model_validate(config.settings), args.seed)
     for beta, accuracy in found.items():
         print(f"{'without the PTM' if beta is None else f'beta {beta}'}: {accuracy:.2f} %")

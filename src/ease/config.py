@@ -49,7 +49,7 @@ class RunConfig(BaseModel):
     accelerator: str = Field("cpu", description="cpu, cuda, mps or auto")
     devices: int = Field(1, ge=1)
     precision: Literal["32-true", "bf16-mixed"] = "32-true"
-    compile: bool = Field(False, description="compile trainings: costs a minute, pays after some 2,000 steps")
+    compile: bool = Field(False, description="compile trainings: costs a minute, and may pay in long ones")
     feature_memory: int = Field(
         256, ge=0, description="MB of test features held in memory; the rest is on disk"
     )

@@ -40,7 +40,7 @@ def run(
     devices: Annotated[int | None, typer.Option(help="How many of them.")] = None,
     precision: Annotated[str | None, typer.Option(help="32-true or bf16-mixed.")] = None,
     compile: Annotated[
-        bool | None, typer.Option("--compile", help="Compile trainings; pays after some 2,000 steps.")
+        bool | None, typer.Option("--compile", help="Compile trainings; may pay in long ones.")
     ] = None,
     feature_memory: Annotated[int | None, typer.Option(help="MB of test features held in memory.")] = None,
     image_memory: Annotated[int | None, typer.Option(help="MB of decoded images held in memory.")] = None,

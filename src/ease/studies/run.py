@@ -218,7 +218,9 @@ class _Run:
         if config.compile:
             check_can_compile(fabric.device)
         if fresh and config.precision == "bf16-mixed" and emulates_bf16(fabric.device):
-            self.notes.append("this machine has no bf16 of its own and only emulates it: 32-true is faster")
+            self.notes.append(
+                "this machine only emulates bf16: 32-true computes more exactly and needs no conversion"
+            )
         self.progress: Progress = progress if fabric.global_rank == 0 else Quiet()
         transforms = Transforms(backbone.pixels, self.stream.augmentation)
         self.engine = Engine(
