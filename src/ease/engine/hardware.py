@@ -26,7 +26,7 @@ def _twice(x: torch.Tensor) -> torch.Tensor:
 
 
 def emulates_bf16(device: torch.device) -> bool:
-    """Whether the device is known to compute bf16 by way of fp32, which gains nothing over fp32."""
+    """Whether the device is known to compute bf16 by way of fp32."""
     if device.type == "cuda":
         return not torch.cuda.is_bf16_supported(including_emulation=False)
     if device.type != "cpu" or not hasattr(torch.cpu, "get_capabilities"):  # added to torch after 2.6
