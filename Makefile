@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 DEMO   := runs/demo
-METHODS := ease simplecil finetune
+METHODS := strata ease simplecil finetune
 # As many test processes as cores, one torch thread each: more threads than cores crawl.
 WORKERS ?= $(shell nproc 2>/dev/null || echo 2)
 
@@ -22,7 +22,7 @@ $(READY): pyproject.toml src/ease/__init__.py
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[dev]"
 	@touch $@
 
-demo: $(READY) ## run ease, simplecil and finetune on 60 glyphs: a table, a plot, a report
+demo: $(READY) ## run strata, ease, simplecil and finetune on 60 glyphs: a table, a plot, a report
 	@rm -rf $(DEMO)
 	@for method in $(METHODS); do \
 	  $(BIN)/ease run --dataset glyphs --protocol "B0 Inc6" --method $$method --preset small --out $(DEMO)/$$method > /dev/null || exit $$?; \

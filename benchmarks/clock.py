@@ -40,6 +40,13 @@ def timed(work: Callable[[], T]) -> tuple[T, float]:
     return found, time.perf_counter() - start
 
 
+def cpu_timed(work: Callable[[], T]) -> tuple[T, float]:
+    """What it gives, and the seconds of all cores that this process spent on it: others on the machine do not count."""
+    start = time.process_time()
+    found = work()
+    return found, time.process_time() - start
+
+
 def alternating(naive: Work, ours: Work, repeats: int = REPEATS) -> Pair:
     """Medians over turns: of the seconds of each, and of the ratio within a turn.
 

@@ -1,7 +1,8 @@
-"""What a trained EASE model loses when it is made smaller: bytes, passes and accuracy of each way, in one table.
+"""What a learned model loses when it is made smaller: bytes, passes and accuracy of each way, in one table.
 
-Trains glyphs B0 Inc6 with preset `small` on the embedded ViT once (about four minutes), or takes finished runs of `ease
-run`, which stay as they are. Every way is applied to the model after its last task and scored on its test images.
+Trains EASE on glyphs B0 Inc6 with preset `small` on the embedded ViT once (about four minutes), or takes finished runs
+of `ease run`, which stay as they are, of a method that can be compacted: `ease` or `strata`. Every way that the method
+has is applied to the model after its last task and scored on its test images.
 Features are kept in the output folder, so that a command that was interrupted goes on where it was. With several runs
 the figures are means; the change of accuracy is in points.
 
@@ -10,6 +11,7 @@ so that two of rank 64 become one of rank 128; the row below it averages their w
 
     python benchmarks/compression.py --out runs/compression
     python benchmarks/compression.py --run runs/demo/ease --out runs/compression
+    python benchmarks/compression.py --run runs/strata --out runs/compression-strata
 """
 
 from __future__ import annotations
@@ -24,12 +26,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from ease.app.compact import Compaction, Size, compacted, most_alike, regroup, size_of
+from ease.app.compact import Compaction, Size, compacted, size_of
 from ease.config import RunConfig, resolve, validated
 from ease.engine.features import FeatureStore
 from ease.engine.files import read_json, write_atomic, write_json
 from ease.engine.progress import Bars
+from ease.methods.base import Learner
+from ease.methods.compaction import Compactable
 from ease.methods.ease import PTM, Ease
+from ease.methods.ease_compaction import most_alike, regroup
 from ease.methods.model import open_model
 from ease.streams import Stream
 from ease.studies.evaluate import Evaluator
@@ -37,7 +42,7 @@ from ease.studies.metrics import score_stage
 from ease.studies.run import Folder, make_tasks, start_run
 from ease.tuning import Adapter, build_tuning
 
-Way = Callable[[Ease], Ease]
+Way = Callable[[Any], Learner]
 
 
 def asked(*wish: Any) -> Way:
@@ -45,14 +50,21 @@ def asked(*wish: Any) -> Way:
     return lambda learner: compacted(learner, Compaction(*wish))
 
 
-def ways(passes: int) -> Iterator[tuple[str, Way]]:
+def ways(learner: Learner) -> Iterator[tuple[str, Way]]:
     """Each row of the table by its title."""
     yield "fp32 (as trained)", lambda learner: learner
     yield "fp16", asked("fp16")
     yield "int8", asked("int8")
-    for energy in (0.99, 0.95, 0.9):
-        yield f"energy {energy}", asked(None, energy)
-    yield "int8, energy 0.95", asked("int8", 0.95)
+    if any(isinstance(subspace.tuning, Adapter) for subspace in learner.subspaces()):
+        for energy in (0.99, 0.95, 0.9):
+            yield f"energy {energy}", asked(None, energy)
+        yield "int8, energy 0.95", asked("int8", 0.95)
+    if isinstance(learner, Ease):
+        yield from fewer_passes(learner.passes_per_image())
+
+
+def fewer_passes(passes: int) -> Iterator[tuple[str, Way]]:
+    """Rows of a method that can lose subspaces."""
     for most in dict.fromkeys(max(1, passes // part) for part in (2, 4)):
         yield f"drop to {most}", asked(None, None, most, "drop")
         yield f"  newest {most}", lambda learner, most=most: newest(learner, most)
@@ -96,18 +108,20 @@ def measure(run: Path, store: FeatureStore, limit_test: int | None) -> dict[str,
     config = config.model_copy(update={"limit_test": limit_test or config.limit_test})
     stream, _ = make_tasks(config)
     learner, _ = open_model(Folder(run).model, config.weights, batch_size=config.eval_batch_size)
-    if not isinstance(learner, Ease):
-        raise SystemExit(f"{run} is a run of {learner.name}: give one of ease")
+    if not isinstance(learner, Compactable):
+        raise SystemExit(
+            f"{run} is a run of {learner.name}, which cannot be compacted: give one of ease or strata"
+        )
     evaluator = Evaluator(store)
     found = {}
-    for name, way in ways(learner.passes_per_image()):
+    for name, way in ways(learner):
         other = way(learner)
         found[name] = size_of(other, accuracy=accuracy(evaluator, other, stream))
         print(f"{run}: {name}: {found[name].accuracy:.2f} %", flush=True)
     return found
 
 
-def accuracy(evaluator: Evaluator, learner: Ease, stream: Stream) -> float:
+def accuracy(evaluator: Evaluator, learner: Learner, stream: Stream) -> float:
     """Percent of all test images."""
     logits = evaluator.logits(learner, [task.test for task in stream.tasks])
     labels = np.concatenate([task.test.labels for task in stream.tasks])
@@ -116,19 +130,21 @@ def accuracy(evaluator: Evaluator, learner: Ease, stream: Stream) -> float:
 
 def table(runs: list[dict[str, Size]]) -> str:
     """Means over the runs, as Markdown."""
-    lines = [
-        "| | subspaces, kB | prototypes, kB | passes per image | accuracy, % | change |",
-        "|---|---:|---:|---:|---:|---:|",
-    ]
     plain = np.mean([next(iter(run.values())).accuracy for run in runs])
+    kinds = ["subspace", "prototype"]
+    kinds += ["statistics"] * any(size.statistics_bytes for run in runs for size in run.values())
+    titles = {"subspace": "subspaces", "prototype": "prototypes"}
+    names = " | ".join(f"{titles.get(kind, kind)}, kB" for kind in kinds)
+    lines = [
+        f"| | {names} | passes per image | accuracy, % | change |",
+        f"|---|{'---:|' * (len(kinds) + 3)}",
+    ]
     for name in runs[0]:
         sizes = [run[name] for run in runs]
-        kilobytes = [
-            np.mean([getattr(s, f"{kind}_bytes") for s in sizes]) / 1000 for kind in ("subspace", "prototype")
-        ]
+        kilobytes = [np.mean([getattr(s, f"{kind}_bytes") for s in sizes]) / 1000 for kind in kinds]
         rate = np.mean([size.accuracy for size in sizes])
         title = f"&nbsp;&nbsp;{name.strip()}" if name.startswith(" ") else name
-        figures = f"{kilobytes[0]:.0f} | {kilobytes[1]:.0f} | {np.mean([s.passes for s in sizes]):.0f}"
+        figures = " | ".join(f"{value:.0f}" for value in [*kilobytes, np.mean([s.passes for s in sizes])])
         lines.append(f"| {title} | {figures} | {rate:.2f} | {rate - plain:+.2f} |")
     return "\n".join(lines) + "\n"
 
@@ -137,7 +153,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--run", type=Path, nargs="+", help="finished runs of ease on one protocol")
+    parser.add_argument("--run", type=Path, nargs="+", help="finished runs of one method on one protocol")
     parser.add_argument(
         "--out", type=Path, required=True, help="folder for the table and its figures as JSON"
     )

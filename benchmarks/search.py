@@ -93,6 +93,24 @@ _BENCH = {
     "joint": rates(*_WHOLE, epochs=4),
 }
 
+# `relatives`: the two published relatives of strata. FeCAM has two released shrinkages, (1, 0) and (10, 10). LayUP has
+# no adapter by default; with one there is the released recipe (20 epochs, batches of 48, rate .003) and five rates in
+# the four epochs that `bench-small` gives to all. AdamW wants smaller rates than SGD. For photos, with 15 images of a
+# class to learn from and 30 to score: --dataset cifar100 --limit-per-class 45 --tasks 3 --held 1 2.
+_RELATIVES: dict[str, list[dict[str, Any]]] = {
+    "simplecil": [{}],
+    "fecam": [
+        *grid(alpha1=[0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0], alpha2=[0.0]),
+        {"alpha1": 1.0, "alpha2": 1.0},
+        {"alpha1": 10.0, "alpha2": 10.0},
+    ],
+    "layup": [
+        {},
+        {"adapt": "first"},
+        *rates(0.0003, 0.001, 0.003, 0.01, 0.03, epochs=4, adapt="first"),
+    ],
+}
+
 # `fast`: what may save half of `small`'s training time, beside `small` itself. Rates around its own, since a shorter
 # training may want another one.
 _SHORT: dict[str, list[Any]] = {"batch_size": [16], "sigma": [10.0]}
@@ -195,6 +213,7 @@ _FAST_HARDEST = {
 SEARCHES: dict[str, dict[str, list[dict[str, Any]]]] = {
     "small": _SMALL,
     "bench-small": _BENCH,
+    "relatives": _RELATIVES,
     "fast": _FAST,
     "fast-long": _FAST_LONG,
     "fast-family": _FAST_FAMILY,
@@ -381,6 +400,7 @@ def _where(args: argparse.Namespace) -> str:
         "--weights": args.weights and "FILE",
         "--input-size": args.input_size,
         "--limit-per-class": args.limit_per_class,
+        "--methods": args.methods and " ".join(args.methods),
     }
     return "".join(f"{option} {value} " for option, value in given.items() if value is not None)
 

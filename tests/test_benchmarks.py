@@ -6,13 +6,16 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from benchmarks import clock
+from benchmarks import app_seconds, clock, one_class_at_a_time, practitioner
 from benchmarks.arithmetic import Arithmetic, naive_work, our_work
 from benchmarks.cases import CASES, World, as_naive, as_ours, quick
+from benchmarks.class_folders import SETS
 from benchmarks.memory import run_once
+from benchmarks.rivals import RIVALS, array_bytes
 from benchmarks.rows import QUICK, Short, _taught
 from benchmarks.runs import OurRun, race
 from benchmarks.speed import main
@@ -196,3 +199,81 @@ def test_a_ratio_does_not_see_that_the_machine_changes_its_pace(monkeypatch: pyt
     found = clock.alternating(lambda: calls.append("naive"), lambda: calls.append("ours"))
     assert found.ratio == 2.0
     assert calls[4:8] == ["naive", "ours", "ours", "naive"]  # after the warm-up, who is first changes
+
+
+def test_the_practitioners_table_has_every_method_and_says_what_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("EASE_SHARED", raising=False)
+    words = ["--sets", "digits", "--classes", "6", "--train", "4", "--test", "3", "--timed", "1"]
+    assert practitioner.main([*words, "--out", str(tmp_path / "found" / "table.md")]) == 0
+    text = (tmp_path / "found" / "table.md").read_text()
+    assert text.strip() == capsys.readouterr().out.strip()
+    accuracy, seconds, milliseconds, kept, notes = text.strip().split("\n\n")
+    assert f"digits with {DEIT} is left out: set EASE_SHARED" in notes
+    names = [
+        "ease learn: strata",
+        *(f"{block}: {name}" for block in ("pooled feature", "four layers") for name in RIVALS),
+    ]
+    for part in (seconds, milliseconds, kept):
+        assert list(cells(part)) == names
+        assert all(float(value.replace(",", "")) > 0 for value in cells(part).values())
+    rates = cells(accuracy)
+    assert list(rates)[: len(names)] == names
+    best = max(float(rates[name]) for name in names[1:])
+    points, _ = rates["ease learn: strata, less the best"].split(" ± ")
+    assert float(points) == pytest.approx(float(rates["ease learn: strata"]) - best, abs=0.11)
+    assert rates["photos"] == "6 classes, 24 + 18 photos"
+
+
+def cells(table: str) -> dict[str, str]:
+    """The last cell of each row of a Markdown table by the first one."""
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()[2:]]
+    return {row[0]: row[-1] for row in rows}
+
+
+def test_every_rival_learns_and_counts_its_arrays() -> None:
+    draw = np.random.RandomState(0)
+    labels = np.repeat(np.arange(3), 12)
+    features = (np.eye(3, 8)[labels] * 4 + draw.randn(36, 8) * 0.1).astype(np.float32)
+    for name, rival in RIVALS.items():
+        estimator = rival.fitted(features, labels)
+        assert (estimator.predict(features * 3 if name == "kNN" else features) == labels).all()
+        # Beside the features: nothing for neighbours, else a number per class and dimension, and a little more.
+        numbers = 0 if name == "kNN" else 3 * 8
+        assert 4 * numbers <= array_bytes(estimator) <= 16 * numbers
+    assert [name for name, rival in RIVALS.items() if not rival.needs_features] == ["nearest class mean"]
+
+
+def test_class_folders_arrive_in_steps_and_are_all_tested(tmp_path: Path) -> None:
+    folders = replace(SETS["digits"], train=3, test=2).write(tmp_path, steps=3, classes=5)
+    classes = [sorted(folder.name for folder in step.iterdir()) for step in folders.steps]
+    assert classes == [["0", "1"], ["2", "3"], ["4"]]
+    assert all(len(list(folder.iterdir())) == 3 for step in folders.steps for folder in step.iterdir())
+    assert {folder.name: len(list(folder.iterdir())) for folder in folders.test.iterdir()} == dict.fromkeys(
+        "01234", 2
+    )
+
+
+def test_one_class_at_a_time_ends_where_all_at_once_ends(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--set", "glyphs", "--backbone", "ease-vit", "--classes", "3", "--train", "6", "--test", "3"]
+    assert one_class_at_a_time.main([*words, "--out", str(tmp_path / "table.md")]) == 0
+    text = (tmp_path / "table.md").read_text()
+    assert text.strip() == capsys.readouterr().out.strip()
+    assert "0 of 9 predictions differ" in text
+    first, last = (line.strip("| ").split(" | ") for line in text.strip().splitlines()[-2:])
+    assert (first[0], last[0]) == ("1", "3")
+    assert first[2] == last[2]  # the scatter
+    assert float(last[3]) == pytest.approx(3 * float(first[3]), abs=0.2)  # the means
+
+
+def test_seconds_of_the_app_are_measured_where_there_are_photos(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("EASE_SHARED", raising=False)
+    assert app_seconds.main(["--quick"]) == 0
+    out = capsys.readouterr().out
+    assert "| ease-vit, glyphs | 2 classes, 10 photos |" in out
+    assert f"photos-42 with {DEIT} is left out: set EASE_SHARED" in out

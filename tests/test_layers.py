@@ -11,8 +11,8 @@ import ease
 
 ROOT = Path(ease.__file__).parent
 LEVEL = {
-    "errors": 0, "torchvision_cure": 0, "streams": 1, "backbone": 1, "tuning": 2, "engine": 2, "heads": 2,
-    "presets": 2, "methods": 3, "config": 4, "studies": 5, "app": 5, "cli": 6, "__main__": 7,
+    "errors": 0, "torchvision_cure": 0, "filesystem": 1, "documents": 1, "streams": 2, "backbone": 2, "tuning": 3,
+    "engine": 3, "heads": 3, "presets": 3, "methods": 4, "config": 5, "studies": 6, "app": 6, "cli": 7, "__main__": 8,
 }  # fmt: skip
 BESIDE = {("engine", "streams"), ("tuning", "backbone"), ("engine", "backbone")}
 PLUMBING = {
@@ -20,7 +20,10 @@ PLUMBING = {
     "registry",
     "model",
     "sequential",
+    "stored_scatter",
     "expanding",
+    "compaction",
+    "ease_compaction",
     "first_session",
     "prompting",
     "tuned_head",

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from reprlib import repr as shortened
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from ease.documents import parse_yaml, shortened
 from ease.errors import EaseError, unknown
+from ease.filesystem import exists, read_text, shown
 from ease.methods.registry import faults, find_method
 from ease.presets import preset_place, preset_values
 from ease.streams.protocol import canonical
+
+FILE_LIMIT = 2**20
+"""Bytes of a configuration file."""
 
 
 class RunConfig(BaseModel):
@@ -141,12 +144,11 @@ def parse_sets(sets: Sequence[str]) -> dict[str, Any]:
 
 def _parse_set(text: str) -> tuple[str, Any]:
     key, equals, value = text.partition("=")
+    where = f"'--set {shortened(text)[1:-1]}'"
     if not equals or not key.strip():
-        raise EaseError(f"'--set {text}' is not key=value: write for example --set alpha=0.3")
-    try:
-        return key.strip().replace("-", "_"), _number(yaml.safe_load(value))
-    except (yaml.YAMLError, RecursionError):
-        raise EaseError(f"'--set {text}': cannot read the value; quote it or write it as JSON") from None
+        raise EaseError(f"{where} is not key=value: write for example --set alpha=0.3")
+    found = parse_yaml(value, f"{where}: the value", "quote it or write it as JSON")
+    return key.strip().replace("-", "_"), _number(found)
 
 
 def _number(value: Any) -> Any:
@@ -159,18 +161,11 @@ def _number(value: Any) -> Any:
     return value
 
 
-def read_yaml(path: Path) -> dict[str, Any]:
+def read_yaml(path: Path, what: str = "config file") -> dict[str, Any]:
     """A YAML file of `key: value` lines, which may come from anywhere: no objects, no more than 1 MB."""
-    if not path.is_file():
-        raise EaseError(f"config file {path} does not exist: check the path")
-    if path.stat().st_size > 2**20:
-        raise EaseError(f"config file {path} is larger than 1 MB: check that it is the right file")
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise EaseError(f"config file {path} is not valid YAML: {error}") from None
-    except RecursionError:
-        raise EaseError(f"config file {path} is nested too deeply: check that it is the right file") from None
-    if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
-        raise EaseError(f"config file {path} must hold 'key: value' lines")
+    if not exists(path):
+        raise EaseError(f"{what} {shown(path)} does not exist: check the path")
+    content = parse_yaml(read_text(path, FILE_LIMIT), f"{what} {shown(path)}")
+    if not isinstance(content, dict):
+        raise EaseError(f"{what} {shown(path)} must hold 'key: value' lines")
     return content

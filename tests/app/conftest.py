@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from ease.cli import main
 from ease.streams.datasets import load_dataset
 
 QUICK: dict[str, Any] = {"input_size": 16, "augment": "gentle", "settings": {"epochs": 2, "rank": 4}}
+EASE: dict[str, Any] = {**QUICK, "method": "ease"}
 Digits = Callable[..., dict[str, list[np.ndarray]]]
 
 
@@ -33,6 +35,29 @@ def digits() -> Digits:
     return some
 
 
+@pytest.fixture(scope="session")
+def pictures(digits: Digits) -> dict[str, list[np.ndarray]]:
+    """12 images of each digit."""
+    return {f"d{name}": own for name, own in digits(*"0123456789", count=12).items()}
+
+
+@pytest.fixture(scope="session")
+def served_model(tmp_path_factory: pytest.TempPathFactory, pictures: dict[str, list[np.ndarray]]) -> Path:
+    """A model of four digits. Its later trainings never end; with so few images per class there was none yet."""
+    path = tmp_path_factory.mktemp("served") / "model"
+    model = Classifier.create(
+        path, method="ease", input_size=16, augment="gentle", settings={"epochs": 1_000_000, "rank": 4}
+    )
+    model.learn({name: pictures[name][:4] for name in ("d0", "d1")})
+    model.learn({name: pictures[name][:4] for name in ("d2", "d3")})
+    return path
+
+
+@pytest.fixture
+def model(served_model: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(served_model, tmp_path / "model"))
+
+
 def write_folder(root: Path, classes: dict[str, list[np.ndarray]]) -> Path:
     for name, images in classes.items():
         (root / name).mkdir(parents=True)
@@ -44,7 +69,17 @@ def write_folder(root: Path, classes: dict[str, list[np.ndarray]]) -> Path:
 @pytest.fixture
 def grown(tmp_path: Path, digits: Digits) -> Classifier:
     """Five digits, then three more."""
-    classifier = Classifier.create(tmp_path / "model", **QUICK)
+    return _grown(tmp_path / "model", digits, QUICK)
+
+
+@pytest.fixture
+def grown_ease(tmp_path: Path, digits: Digits) -> Classifier:
+    """The same with the paper's method, which has a subspace for each of the two."""
+    return _grown(tmp_path / "model", digits, EASE)
+
+
+def _grown(path: Path, digits: Digits, making: dict[str, Any]) -> Classifier:
+    classifier = Classifier.create(path, **making)
     classifier.learn(digits("0", "1", "2", "3", "4", count=12))
     classifier.learn(digits("5", "6", "7", count=12))
     return classifier

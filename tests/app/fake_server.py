@@ -36,6 +36,7 @@ class FakeModel:
         token: wanted from those who change the model.
         calibrated: whether predictions come with an unknown score.
         thumbnails: class id -> picture.
+        tuned: whether the last learning was asked to take more time.
         patient: jobs stay where they are while this is set.
     """
 
@@ -44,6 +45,7 @@ class FakeModel:
         self.calibrated = True
         self.patient = False
         self.thumbnails: dict[int, bytes] = {}
+        self.tuned: bool | None = None
         self.classes: list[dict[str, Any]] = []
         self.tasks: list[dict[str, Any]] = []
         self.jobs: list[dict[str, Any]] = []
@@ -203,8 +205,10 @@ class Handler(BaseHTTPRequestHandler):
                 images = {str(number): f"/thumbnails/{number}" for number in model.thumbnails}
                 return {
                     "generation": model.generation,
+                    "method": "strata",
                     "backbone": "ease-vit",
-                    "passes_per_image": 1 + len(model.tasks),
+                    "tunable": not model.tasks,
+                    "passes_per_image": 1,
                     "bytes": 1_830_000 + 412_000 * len(model.tasks),
                     "calibrated": model.calibrated,
                     "classes": model.classes,
@@ -265,6 +269,9 @@ class Handler(BaseHTTPRequestHandler):
         if len(set(files)) < len(files) or not files:
             raise Refused(400, "send images, each under a name of its own")
         known = [entry["name"] for entry in model.classes if entry["name"] in counts]
+        if (fields.get("tune") == "true") > (not model.tasks):
+            raise Refused(409, "this model cannot be tuned: it has learned already")
+        model.tuned = fields.get("tune") == "true"
         if known and fields["extend"] != "true":
             raise Refused(409, f"class '{known[0]}' is known already: rename it, or extend it")
         job = {

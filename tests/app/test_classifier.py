@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import io
+import os
 import shutil
+import signal
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +18,8 @@ from ease import Classifier
 from ease.engine.store import ModelDirectory
 from ease.errors import EaseError
 from ease.methods.ease import Ease
-from tests.app.conftest import QUICK, Digits, write_folder
+from ease.methods.strata import Strata
+from tests.app.conftest import EASE, QUICK, Digits, write_folder
 
 
 def learner_of(classifier: Classifier) -> Ease:
@@ -28,7 +32,7 @@ def test_it_learns_from_folders_and_names_what_it_sees(tmp_path: Path, digits: D
     folder = write_folder(tmp_path / "march", digits("0", "1", "2", count=12))
     classifier = Classifier.create(tmp_path / "model", **QUICK)
     learned = classifier.learn(folder)
-    assert (learned.classes, learned.images, learned.held_out) == (("0", "1", "2"), 33, 3)
+    assert (learned.classes, learned.images, learned.held_out) == (("0", "1", "2"), 36, 3)
     assert learned.accuracy is not None
     fresh = digits("0", "1", "2", count=6, skip=20)
     right = [p.name == name for name, images in fresh.items() for p in classifier.predict(images)]
@@ -41,14 +45,18 @@ def test_it_learns_from_folders_and_names_what_it_sees(tmp_path: Path, digits: D
     assert list(everything.confidences) == sorted(everything.confidences, reverse=True)
 
 
-def test_one_class_at_a_time_and_a_handful_of_images(tmp_path: Path, digits: Digits) -> None:
-    classifier = Classifier.create(tmp_path / "model", **QUICK)
+@pytest.mark.parametrize("making", [QUICK, EASE], ids=["strata", "ease"])
+def test_one_class_at_a_time_and_a_handful_of_images(
+    making: dict[str, Any], tmp_path: Path, digits: Digits
+) -> None:
+    classifier = Classifier.create(tmp_path / "model", **making)
     classifier.learn(digits("0", "1", "2", "3", "4", count=12))
     classifier.learn(digits("5", count=12))
     few = classifier.learn(digits("6", count=3))
     assert (few.held_out, few.accuracy) == (0, None)
     assert classifier.classes == list("0123456")
-    assert len(learner_of(classifier).tunings) == 1  # neither could have taught an adapter anything
+    if making is EASE:
+        assert len(learner_of(classifier).tunings) == 1  # neither could have taught an adapter anything
     seen = [p.name for p in classifier.predict(digits("6", count=6, skip=20)["6"])]
     assert "6" in seen
     assert [entry.classes for entry in classifier.history] == [tuple("01234"), ("5",), ("6",)]
@@ -58,6 +66,10 @@ def test_a_single_class_is_a_beginning(tmp_path: Path, digits: Digits) -> None:
     classifier = Classifier.create(tmp_path / "model", **QUICK)
     classifier.learn(digits("0", count=4))
     (one,) = classifier.predict(digits("0", count=1)["0"])
+    assert (one.names, one.confidences, one.calibrated, one.is_unknown) == (("0",), (1.0,), True, False)
+    paper = Classifier.create(tmp_path / "paper", **EASE)
+    paper.learn(digits("0", count=4))
+    (one,) = paper.predict(digits("0", count=1)["0"])
     assert (one.names, one.confidences, one.unknown, one.calibrated) == (("0",), (1.0,), None, False)
 
 
@@ -84,11 +96,11 @@ def test_a_known_class_is_refused_unless_it_is_to_be_extended(grown: Classifier,
     assert (learned.classes, learned.extended) == (("8",), ("3",))
     assert grown.classes == list("012345678")
     manifest = ModelDirectory(grown.path).manifest()
-    assert {c["name"]: c["count"] for c in manifest["classes"]}["3"] == 11 + 6
+    assert {c["name"]: c["count"] for c in manifest["classes"]}["3"] == 12 + 6
 
 
 def test_extending_equals_having_seen_all_images_in_the_first_place(tmp_path: Path, digits: Digits) -> None:
-    settings = {**QUICK, "settings": {"adapt": "never"}}  # one subspace that no training shapes
+    settings = {**EASE, "settings": {"adapt": "never"}}  # one subspace that no training shapes
     parts, whole = (Classifier.create(tmp_path / name, **settings) for name in ("parts", "whole"))
     parts.learn(digits("0", "1", count=4))
     parts.learn(digits("0", count=5, skip=4), extend=True)
@@ -108,8 +120,9 @@ def whole_set(images: list[np.ndarray]):  # type: ignore[no-untyped-def]
 
 
 def test_a_forgotten_class_is_gone_and_others_keep_their_real_prototypes(
-    grown: Classifier, digits: Digits
+    grown_ease: Classifier, digits: Digits
 ) -> None:
+    grown = grown_ease
     bank = learner_of(grown).bank
     real = {key: cell.clone() for key, cell in bank.cells.items()}
     done = grown.forget("6")
@@ -177,6 +190,46 @@ def test_a_failure_leaves_the_model_as_it_was(
     assert sorted(p.name for p in grown.path.rglob("*")) == files
 
 
+@pytest.mark.parametrize("method", ["strata", "ease"])
+@pytest.mark.parametrize("accident", [KeyboardInterrupt, EaseError("diverged"), MemoryError], ids=str)
+def test_a_model_is_on_disk_once_it_has_learned_and_not_before(
+    method: str, accident: Any, tmp_path: Path, digits: Digits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "deep" / "model"
+    classifier = Classifier.create(path, method=method, write=False, **QUICK)
+    assert (classifier.classes, classifier.generations()) == ([], [])
+    with monkeypatch.context() as patch:
+        patch.setattr(Classifier, "_learned", lambda *_: (_ for _ in ()).throw(accident))
+        with pytest.raises(accident if isinstance(accident, type) else type(accident)):
+            classifier.learn(digits("0", "1", count=6))
+    assert not path.parent.exists()
+    assert classifier.classes == []
+    assert classifier.learn(digits("0", "2", count=6), thumbnails=True).generation == 1
+    assert Classifier.open(path).classes == classifier.classes == ["0", "2"]
+
+
+def test_a_killed_first_learning_leaves_nothing(tmp_path: Path, digits: Digits) -> None:
+    child = os.fork()
+    if child == 0:
+        try:
+            classifier = Classifier.create(tmp_path / "model", write=False, **QUICK)
+            classifier._learned = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[method-assign]
+            classifier.learn(digits("0", "1", count=6))
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    assert not list(tmp_path.iterdir())
+
+
+def test_of_two_first_learnings_the_second_is_refused(tmp_path: Path, digits: Digits) -> None:
+    first, second = (Classifier.create(tmp_path / "model", write=False, **QUICK) for _ in range(2))
+    first.learn(digits("0", "1", count=6))
+    with pytest.raises(EaseError, match="already holds a model"):
+        second.learn(digits("2", "3", count=6))
+    assert Classifier.open(tmp_path / "model").classes == ["0", "1"]
+    assert second.classes == []
+
+
 def test_a_second_writer_gets_one_clear_line(grown: Classifier, digits: Digits) -> None:
     with ModelDirectory(grown.path).writing(), pytest.raises(EaseError, match="another process is writing"):
         grown.learn(digits("8", "9"))
@@ -197,7 +250,7 @@ def test_what_another_process_wrote_is_not_overwritten(grown: Classifier, digits
 def test_no_image_is_kept(grown: Classifier, digits: Digits) -> None:
     manifest = ModelDirectory(grown.path).manifest()
     kinds = {name.split("/")[0] for name in manifest["files"]}
-    assert kinds == {"subspaces", "prototypes"}
+    assert kinds == {"prototypes", "learner"}
     stored = b"".join(p.read_bytes() for p in grown.path.rglob("*") if p.is_file())
     for image in digits("0", "5", count=12)["0"]:
         assert image.tobytes() not in stored
@@ -208,7 +261,12 @@ def test_no_image_is_kept(grown: Classifier, digits: Digits) -> None:
     [
         ({"augment": "wild"}, "unknown augmentation"),
         ({"backbone": "resnet50"}, "resnet50"),
-        ({"settings": {"alhpa": 1}}, "did you mean 'alpha'"),
+        ({"settings": {"lajers": 1}}, "did you mean 'layers'"),
+        ({"settings": {"alpha": 1}}, "unknown setting of method 'strata' 'alpha'"),
+        ({"settings": {"method": "ease"}}, "choose it with --method"),
+        ({"settings": {"layers": 0}}, "layers"),
+        ({"method": "starta"}, "did you mean 'strata'"),
+        ({"method": "icarl"}, "keeps old images"),
     ],
 )
 def test_wrong_choices_write_nothing(tmp_path: Path, wrong: dict[str, object], says: str) -> None:
@@ -254,8 +312,9 @@ def test_pictures_are_kept_only_when_asked_for_and_go_with_their_class(
 
 
 def test_a_hurry_is_for_predictions_and_leaves_no_trace(
-    grown: Classifier, tmp_path: Path, digits: Digits
+    grown_ease: Classifier, tmp_path: Path, digits: Digits
 ) -> None:
+    grown = grown_ease
     shutil.copytree(grown.path, tmp_path / "twin")
     calm, hurried = Classifier.open(grown.path), Classifier.open(tmp_path / "twin", budget=1)
     images = digits("0", "5", count=6, skip=20)
@@ -273,3 +332,71 @@ def test_a_hurry_is_for_predictions_and_leaves_no_trace(
     assert hurried.renewed().logits(several).shape == (12, 10)
     with pytest.raises(EaseError, match="budget of 0"):
         Classifier.open(grown.path, budget=0)
+
+
+def test_without_asking_for_a_method_it_is_one_pass_and_nothing_is_trained(grown: Classifier) -> None:
+    assert isinstance(grown.learner, Strata)
+    assert grown.learner.passes_per_image() == 1
+    assert sum(grown.learner.costs().trained) == 0
+
+
+def test_held_out_photos_are_learned_from_once_they_were_measured_on(tmp_path: Path, digits: Digits) -> None:
+    photos = digits("0", "1", "2", count=12)
+    classifier = Classifier.create(tmp_path / "model", **QUICK)
+    learned = classifier.learn(photos)
+    assert (learned.images, learned.held_out) == (36, 3)
+    assert isinstance(classifier.learner, Strata)
+    assert classifier.learner.sums.counts.tolist() == [12, 12, 12]
+    features = classifier._engine.features(
+        whole_set(photos["1"]), [None], reading=classifier.learner.reading
+    )[0]
+    assert torch.allclose(classifier.learner.sums.means[1].float(), features.mean(dim=0), atol=1e-5)
+    assert [c["count"] for c in ModelDirectory(classifier.path).manifest()["classes"]] == [12, 12, 12]
+
+
+def test_a_new_model_can_take_more_time_and_says_what_it_measured(tmp_path: Path, digits: Digits) -> None:
+    classifier = Classifier.create(tmp_path / "model", **QUICK)
+    assert classifier.tunable
+    learned = classifier.learn(digits("0", "1", "2", count=12), tune=True)
+    assert any("held-out images of the first task" in note for note in learned.notes)
+    assert sum(classifier.learner.costs().trained) > 0
+    assert not classifier.tunable
+    with pytest.raises(EaseError, match="has learned already"):
+        classifier.learn(digits("3", "4"), tune=True)
+    again = Classifier.open(classifier.path)
+    assert again.learner.settings.adapt == "auto"
+    assert again.learn(digits("3", "4")).classes == ("3", "4")
+
+
+def test_what_has_nothing_to_tune_says_so_and_writes_nothing(tmp_path: Path, digits: Digits) -> None:
+    classifier = Classifier.create(tmp_path / "model", **EASE)
+    assert not classifier.tunable
+    with pytest.raises(EaseError, match="'ease' has nothing to tune"):
+        classifier.learn(digits("0", "1"), tune=True)
+    assert classifier.classes == []
+
+
+@pytest.mark.parametrize("method", ["simplecil", "ranpac", "l2p"])
+def test_any_method_that_keeps_no_image_can_be_chosen(method: str, tmp_path: Path, digits: Digits) -> None:
+    making = {"input_size": 16, "augment": "gentle", "method": method}
+    classifier = Classifier.create(tmp_path / "model", **making)  # type: ignore[arg-type]
+    classifier.learn(digits("0", "1", count=6))
+    classifier.learn(digits("2", "3", count=6))
+    again = Classifier.open(classifier.path)
+    assert again.learner.name == method
+    assert len(again.predict(digits("2", count=1)["2"])[0].names) == 4
+
+
+def test_a_forgotten_class_is_in_no_file_of_a_model_that_keeps_a_covariance(
+    grown: Classifier, digits: Digits
+) -> None:
+    assert isinstance(grown.learner, Strata)
+    mean = grown.learner.sums.means[6].float()
+    assert mean.numpy().tobytes() in b"".join(p.read_bytes() for p in grown.path.rglob("*.safetensors"))
+    done = grown.forget("6")
+    assert "covariance" in done.kept
+    assert mean.numpy().tobytes() not in b"".join(p.read_bytes() for p in grown.path.rglob("*.safetensors"))
+    again = Classifier.open(grown.path)
+    images = digits("5", "7", count=3, skip=20)["7"]
+    assert torch.equal(again.logits(images), grown.logits(images))
+    assert "6" not in again.predict(images[0])[0].names

@@ -14,19 +14,25 @@ import torch
 from torch import Tensor
 
 from ease import Classifier
-from ease.app.compact import Compacted, Compaction, compact, compacted, fewer, regroup
+from ease.app.compact import Compacted, Compaction, compact, compacted
 from ease.app.pack import pack, unpack
 from ease.engine import files as durable
 from ease.engine.engine import Engine
 from ease.engine.store import ModelDirectory
 from ease.errors import EaseError
 from ease.methods.ease import PTM, Ease, EaseSettings
+from ease.methods.ease_compaction import fewer, regroup
 from ease.methods.registry import find_method
 from ease.streams import Dataset, Stream
 from ease.streams.protocol import make_stream
 from tests.app.conftest import Digits, refused, write_folder
 
-MAKING: dict[str, Any] = {"input_size": 16, "augment": "gentle", "settings": {"epochs": 1, "rank": 8}}
+MAKING: dict[str, Any] = {
+    "method": "ease",
+    "input_size": 16,
+    "augment": "gentle",
+    "settings": {"epochs": 1, "rank": 8},
+}
 TASKS = ("01", "23", "45", "67")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -40,8 +41,9 @@ def judged(draw: st.DrawFn, fewest: int = 1, scale: float = 0.0) -> tuple[Tensor
     return torch.from_numpy((size * logits).astype(np.float32)), torch.from_numpy(labels)
 
 
-def nll(logits: Tensor, labels: Tensor, temperature: float) -> float:
-    return float(F.cross_entropy(logits.double() / temperature, labels))
+def share_right(logits: Tensor, labels: Tensor) -> float:
+    """Laplace's: a few images that are all right prove little."""
+    return (int((logits.argmax(1) == labels).sum()) + 1) / (len(labels) + 2)
 
 
 # -- the temperature
@@ -49,25 +51,15 @@ def nll(logits: Tensor, labels: Tensor, temperature: float) -> float:
 
 @quick
 @given(judged())
-def test_fitting_never_makes_the_likelihood_worse(case: tuple[Tensor, Tensor]) -> None:
+def test_the_mean_confidence_is_the_share_of_images_that_were_recognised(case: tuple[Tensor, Tensor]) -> None:
     logits, labels = case
     found = Calibration.fit(logits, labels)
     assert TEMPERATURES[0] <= found.temperature <= TEMPERATURES[1]
-    assert nll(logits, labels, found.temperature) <= nll(logits, labels, 1.0) + 1e-9
-
-
-@quick
-@given(judged(fewest=5))
-def test_the_temperature_is_the_likeliest_or_a_warmer_one(case: tuple[Tensor, Tensor]) -> None:
-    logits, labels = case
-    found = Calibration.fit(logits, labels).temperature
-    likeliest = min(np.geomspace(*TEMPERATURES, 400), key=lambda t: nll(logits, labels, t))
-    assert found > 0.96 * likeliest or nll(logits, labels, found) <= nll(logits, labels, likeliest) + 1e-9
-    confidence = float((logits.double() / found).softmax(1).amax(1).mean())
-    if found > 1.04 * likeliest and nll(logits, labels, found) > nll(logits, labels, likeliest) + 1e-6:
-        # It was clipped: n images vouch for (n + 1) / (n + 2), unless the logits claim more by themselves.
-        vouched = (len(labels) + 1) / (len(labels) + 2)
-        assert confidence == pytest.approx(vouched, abs=1e-6) or found == pytest.approx(1.0)
+    confidence, wanted = float(found.confidences(logits).amax(1).mean()), share_right(logits, labels)
+    if found.temperature < 0.99 * TEMPERATURES[1]:  # no confidence is below 1 / C
+        assert confidence == pytest.approx(wanted, abs=0.005)
+    else:
+        assert confidence >= wanted - 0.005
 
 
 @quick
@@ -75,8 +67,8 @@ def test_the_temperature_is_the_likeliest_or_a_warmer_one(case: tuple[Tensor, Te
 def test_the_temperature_scales_with_the_logits(case: tuple[Tensor, Tensor], factor: float) -> None:
     logits, labels = case
     one, other = Calibration.fit(logits, labels), Calibration.fit(factor * logits.double(), labels)
-    assume(all(TEMPERATURES[0] * 1.01 < c.temperature < 0.99 for c in (one, other)))
-    assert other.temperature == pytest.approx(factor * one.temperature, rel=1e-5)
+    assume(all(TEMPERATURES[0] * 1.5 < c.temperature < TEMPERATURES[1] / 1.5 for c in (one, other)))
+    assert other.temperature == pytest.approx(factor * one.temperature, rel=0.05)
 
 
 @quick
@@ -93,7 +85,7 @@ def test_a_few_images_that_are_all_right_do_not_make_it_certain() -> None:
     for count in (1, 2, 8):
         logits = torch.tensor([[0.9, 0.7, 0.6]]).repeat(count, 1)
         found = Calibration.fit(logits, torch.zeros(count, dtype=torch.long))
-        assert float(found.confidences(logits)[0, 0]) == pytest.approx((count + 1) / (count + 2), abs=1e-4)
+        assert float(found.confidences(logits)[0, 0]) == pytest.approx((count + 1) / (count + 2), abs=2e-3)
 
 
 def test_calibrating_lowers_the_calibration_error_of_cosines() -> None:
@@ -136,14 +128,43 @@ def test_at_least_95_percent_of_the_images_behind_it_are_accepted(case: tuple[Te
 def test_above_a_half_means_rejected_and_lower_logits_are_less_known(
     case: tuple[Tensor, Tensor], seed: int
 ) -> None:
+    fitted = Calibration.fit(*case)
+    first = replace(fitted, evidence=None)  # as models of the first version have it
+    near = [math.nextafter(fitted.threshold, side) for side in (-math.inf, math.inf)]
+    best = torch.from_numpy(np.random.default_rng(seed).normal(fitted.threshold, 3 * fitted.temperature, 20))
+    best = torch.cat([best, torch.tensor([*near, fitted.threshold], dtype=torch.float64)]).sort().values
+    logits = torch.stack([best, best - 1], dim=1)
+    assert torch.equal(first.unknown(logits) > 0.5, best < fitted.threshold)
+    for found in (fitted, first):
+        scores = found.unknown(logits)
+        assert (scores.diff() <= 0).all()
+        assert ((scores >= 0) & (scores <= 1)).all()
+
+
+def test_an_image_is_compared_with_what_its_class_usually_has() -> None:
+    """Class 0 lies apart: its images score .9. Those of class 1 score .5, and that is no reason for suspicion."""
+    random = np.random.default_rng(5)
+    labels = torch.from_numpy(np.repeat([0, 1], 100))
+    own = torch.where(labels == 0, 0.9, 0.5) + 0.03 * torch.from_numpy(random.normal(size=200))
+    logits = torch.full((200, 2), 0.1, dtype=torch.float64).scatter(1, labels[:, None], own[:, None])
+    found = Calibration.fit(logits, labels)
+    doubtful, usual = found.unknown(torch.tensor([[0.55, 0.1], [0.1, 0.5]])).tolist()
+    assert doubtful > usual
+    plain = replace(found, evidence=None).unknown(torch.tensor([[0.55, 0.1], [0.1, 0.5]])).tolist()
+    assert plain[0] < plain[1]
+    # Without the class's own images, nothing is usual for it.
+    assert found.without(0).unknown(torch.tensor([[0.5]])).item() == pytest.approx(
+        replace(found, evidence=None).unknown(torch.tensor([[0.5]])).item()
+    )
+
+
+@pytest.mark.filterwarnings("ignore:torch.tensor results are registered as constants")
+@quick
+@given(judged(fewest=2))
+def test_the_unknown_score_can_be_traced_for_any_batch(case: tuple[Tensor, Tensor]) -> None:
     found = Calibration.fit(*case)
-    near = [math.nextafter(found.threshold, side) for side in (-math.inf, math.inf)]
-    best = torch.from_numpy(np.random.default_rng(seed).normal(found.threshold, 3 * found.temperature, 20))
-    best = torch.cat([best, torch.tensor([*near, found.threshold], dtype=torch.float64)]).sort().values
-    scores = found.unknown(torch.stack([best, best - 1], dim=1))
-    assert torch.equal(scores > 0.5, best < found.threshold)
-    assert (scores.diff() <= 0).all()
-    assert ((scores >= 0) & (scores <= 1)).all()
+    traced = torch.jit.trace(found.unknown, case[0][:1], check_trace=False)
+    assert torch.allclose(traced(case[0]), found.unknown(case[0]), atol=1e-6)
 
 
 def test_many_images_are_accepted_at_about_the_rate_promised() -> None:
@@ -164,9 +185,37 @@ def test_few_images_of_many_classes_together_still_accept_most_of_what_is_known(
     for images in (1, 2, 4):
         joined = Calibration.none()
         for _ in range(20):
-            joined = joined.joined(Calibration.fit(logits(images), torch.zeros(images, dtype=torch.long)))
+            joined = joined.joined(logits(images), torch.zeros(images, dtype=torch.long))
         assert joined.images == 20 * images
-        assert (joined.unknown(logits(500)) <= 0.5).double().mean() > 0.9
+        assert 0.9 < (joined.unknown(logits(500)) <= 0.5).double().mean() < 0.99
+
+
+def test_a_handful_of_images_does_not_show_how_bad_known_ones_can_be() -> None:
+    random = np.random.default_rng(4)
+    fresh = torch.from_numpy(random.normal([0.9, 0.6], 0.05, (500, 2)))
+    rates = []
+    for _ in range(100):
+        few = torch.from_numpy(random.normal([0.9, 0.6], 0.05, (5, 2)))
+        found = Calibration.fit(few, torch.zeros(5, dtype=torch.long))
+        rates.append(float((found.unknown(fresh) <= 0.5).double().mean()))
+    assert np.mean(rates) > 0.9  # the least of five scores accepts 83 %
+
+
+def test_classes_that_come_alone_count_with_how_they_differ() -> None:
+    """Each class varies little and classes differ much: what is usual within one would reject many of the others."""
+    random = np.random.default_rng(3)
+    levels = random.normal(0.6, 0.12, 30)
+
+    def images(label: int, count: int) -> tuple[Tensor, Tensor]:
+        logits = torch.from_numpy(random.normal(0, 0.05, (count, label + 1)))
+        logits[:, label] += levels[label]
+        return logits, torch.full((count,), label)
+
+    found = Calibration.none()
+    for label in range(30):
+        found = found.joined(*images(label, 6))
+    fresh = torch.cat([F.pad(images(label, 20)[0], (0, 29 - label)) for label in range(30)])
+    assert 0.9 < (found.unknown(fresh) <= 0.5).double().mean() < 0.99
 
 
 def test_uncalibrated_says_nothing_about_unknowns() -> None:
@@ -184,36 +233,80 @@ def test_a_single_class_has_a_threshold_but_no_temperature() -> None:
     assert lone.calibrated
     assert lone.ece_before is None
     assert lone.unknown(torch.tensor([[0.85], [0.3]])).gt(0.5).tolist() == [False, True]
-    later = Calibration.fit(torch.tensor([[0.8, 0.9], [0.7, 0.9], [0.9, 0.8]]), torch.tensor([1, 1, 1]))
-    both = lone.joined(later)
+    later = torch.tensor([[0.8, 0.9], [0.7, 0.9], [0.9, 0.8]]), torch.tensor([1, 1, 1])
+    both = lone.joined(*later)
     assert both.images == 5
-    assert both.temperature == later.temperature
-    assert both.threshold == pytest.approx((2 * lone.threshold + 3 * later.threshold) / 5)
-    assert (both.ece_before, both.ece_after) == (later.ece_before, later.ece_after)
+    assert both.temperature != lone.temperature
+    assert both.ece_before is not None
+    assert (
+        Calibration.fit(*later).temperature / 2 < both.temperature < 2 * Calibration.fit(*later).temperature
+    )
 
 
 # -- joining
 
 
 @quick
-@given(st.lists(judged(), min_size=3, max_size=3))
-def test_joining_is_associative(cases: list[tuple[Tensor, Tensor]]) -> None:
-    a, b, c = (Calibration.fit(*case) for case in cases)
-    left, right = a.joined(b).joined(c), a.joined(b.joined(c))
-    assert left.images == right.images == a.images + b.images + c.images
-    assert left.temperature == pytest.approx(right.temperature)
-    assert left.threshold == pytest.approx(right.threshold)
-    assert (left.ece_before, left.ece_after) == (c.ece_before, c.ece_after)
-    assert min(x.threshold for x in (a, b, c)) - 1e-9 <= left.threshold
-    assert left.threshold <= max(x.threshold for x in (a, b, c)) + 1e-9
+@given(judged(fewest=4), st.integers(1, 3))
+def test_images_in_two_calls_are_as_good_as_in_one(case: tuple[Tensor, Tensor], at: int) -> None:
+    logits, labels = case
+    once = Calibration.fit(logits, labels)
+    for order in (slice(None, None, 1), slice(None, None, -1)):
+        parts = [(logits[:at], labels[:at]), (logits[at:], labels[at:])][order]
+        twice = Calibration.fit(*parts[0]).joined(*parts[1])
+        assert twice.images == once.images
+        assert twice.temperature == pytest.approx(once.temperature)
+        assert twice.evidence is not None
+        assert once.evidence is not None
+        assert twice.evidence.own == pytest.approx(np.array(once.evidence.own))
+
+
+@pytest.mark.parametrize(("skill", "right"), [(2.15, 0.6), (4.8, 0.98)])
+def test_confidence_is_right_on_average_whether_the_model_is_good_or_poor(skill: float, right: float) -> None:
+    """Classes come two by two, and logits shrink as they do when a covariance has seen more images."""
+    random = np.random.default_rng(7)
+
+    def images(classes: int, labels: np.ndarray) -> tuple[Tensor, Tensor]:
+        scale = 0.05 * (1 + 2 / classes)
+        logits = random.normal(size=(len(labels), classes)) + skill * np.eye(classes)[labels]
+        return torch.from_numpy(scale * logits), torch.from_numpy(labels)
+
+    found = Calibration.none()
+    for classes in range(2, 22, 2):
+        found = found.joined(*images(classes, np.repeat([classes - 2, classes - 1], 10)))
+    logits, labels = images(20, random.integers(0, 20, 2000))
+    assert (logits.argmax(1) == labels).double().mean() == pytest.approx(right, abs=0.03)
+    confidence = found.confidences(logits).amax(1).mean()
+    assert confidence == pytest.approx(float((logits.argmax(1) == labels).double().mean()), abs=0.05)
 
 
 @quick
 @given(judged())
 def test_nothing_joined_changes_nothing(case: tuple[Tensor, Tensor]) -> None:
     found, none = Calibration.fit(*case), Calibration.none()
-    assert found.joined(none) == none.joined(found) == found
-    assert none.joined(none) == none
+    nothing = case[0][:0], case[1][:0]
+    assert found.joined(*nothing) == found
+    assert none.joined(*nothing) == none
+    assert none.joined(*case) == found
+    assert none.without(0) == none
+
+
+@quick
+@given(judged(fewest=10, scale=0.05), st.integers(1, 1000), st.floats(0.01, 0.1))
+def test_a_calibration_of_the_first_version_goes_on(
+    case: tuple[Tensor, Tensor], images: int, temperature: float
+) -> None:
+    """It has no evidence, so its numbers count as its images would have them."""
+    first = Calibration(temperature, 0.1, images, 0.5, 0.1)
+    assert first.unknown(torch.tensor([[0.05, 0.0], [0.15, 0.0]])).gt(0.5).tolist() == [True, False]
+    new, both = Calibration.fit(*case), first.joined(*case)
+    assert both.images == images + new.images
+    assume(new.temperature < 0.9 * TEMPERATURES[1])
+    low, high = sorted((temperature, new.temperature))
+    assert 0.9 * low <= both.temperature <= 1.1 * high
+    many = replace(first, images=10**6).joined(*case)
+    assert many.temperature == pytest.approx(temperature, rel=0.02)
+    assert many.threshold == pytest.approx(0.1, abs=0.01)
 
 
 # -- calibration error and AUROC
@@ -306,38 +399,97 @@ def test_a_calibration_survives_json(case: tuple[Tensor, Tensor]) -> None:
     assert Calibration.of_json(Calibration.none().as_json()) == Calibration.none()
 
 
-GOOD = {"temperature": 0.02, "threshold": 0.8, "images": 7, "ece_before": 0.5, "ece_after": 0.1}
+FIRST = {"temperature": 0.02, "threshold": 0.8, "images": 7, "ece_before": 0.5, "ece_after": 0.1}
+"""As the first version wrote it."""
+GOOD = json.loads(json.dumps(Calibration.fit(torch.eye(3).repeat(3, 1), torch.arange(3).repeat(3)).as_json()))
+
+
+def test_the_first_version_still_means_what_it_did() -> None:
+    found = Calibration.of_json(FIRST)
+    assert (found.temperature, found.threshold, found.images) == (0.02, 0.8, 7)
+    logits = torch.tensor([[0.83, 0.1], [0.77, 0.1]])
+    assert found.unknown(logits).tolist() == pytest.approx(torch.sigmoid(torch.tensor([-1.5, 1.5])).tolist())
+    assert Calibration.of_json(json.loads(json.dumps(found.as_json()))) == found
+    with pytest.raises(EaseError, match="calibration is damaged"):
+        Calibration.of_json({**FIRST, "evidence": None})
+
+
+NUMBERS: list[dict[str, Any]] = [
+    {"temperature": 0},
+    {"temperature": -1.0},
+    {"temperature": 1e9},
+    {"temperature": math.nan},
+    {"temperature": "0.02"},
+    {"temperature": None},
+    {"temperature": True},
+    {"threshold": math.inf},
+    {"threshold": math.nan},
+    {"threshold": None},
+    {"threshold": [0.8]},
+    {"images": -1},
+    {"images": 2.0},
+    {"images": True},
+    {"images": 10**30},
+    {"images": 0},
+    {"ece_before": 1.5},
+    {"ece_after": None},
+    {"ece_after": {}},
+    {"more": 1},
+]
+
+
+@pytest.mark.parametrize("good", [FIRST, GOOD], ids=["first", "today"])
+@pytest.mark.parametrize("change", [*NUMBERS, {"version": 3}, {"version": True}, {"version": "2"}], ids=str)
+def test_nonsense_in_a_manifest_is_refused(good: dict[str, Any], change: dict[str, Any]) -> None:
+    Calibration.of_json(good)
+    with pytest.raises(EaseError, match="calibration is damaged"):
+        Calibration.of_json({**good, **change})
 
 
 @pytest.mark.parametrize(
     "change",
     [
-        {"temperature": 0},
-        {"temperature": -1.0},
-        {"temperature": 1e9},
-        {"temperature": math.nan},
-        {"temperature": "0.02"},
-        {"temperature": None},
-        {"temperature": True},
-        {"threshold": math.inf},
-        {"threshold": math.nan},
-        {"threshold": None},
-        {"threshold": [0.8]},
-        {"images": -1},
-        {"images": 2.0},
-        {"images": True},
-        {"images": 10**30},
-        {"images": 0},
-        {"ece_before": 1.5},
-        {"ece_after": None},
-        {"ece_after": {}},
+        {"weight": 0},
+        {"weight": math.nan},
+        {"weight": "9"},
+        {"right": -1},
+        {"right": 1e6},
+        {"classes": 0},
+        {"classes": 3.0},
+        {"classes": 10**9},
+        {"confidences": None},
+        {"confidences": [0.5] * 3},
+        {"confidences": [1e6] * 61},
+        {"confidences": [0.1 * i for i in range(61)]},
+        {"confidences": [math.nan] * 61},
+        {"confidences": [None] * 61},
+        {"scores": [0.5]},
+        {"scores": [1.0 - i for i in range(21)]},
+        {"scores": [math.inf] * 21},
+        {"scores": "x" * 21},
+        {"own": None},
+        {"own": [0.5]},
+        {"own": [[0.5]]},
+        {"own": [[0.5, 1.5]]},
+        {"own": [[math.nan, 1]]},
+        {"own": [["0.5", 1]]},
+        {"own": [[0.5, -1]]},
+        {"own": [[0.5, 1]] * 4},
+        {"own": "ab"},
         {"more": 1},
     ],
+    ids=lambda change: str(change)[:40],
 )
-def test_nonsense_in_a_manifest_is_refused(change: dict[str, Any]) -> None:
-    assert Calibration.of_json(GOOD).as_json() == GOOD
+def test_nonsense_in_the_evidence_is_refused(change: dict[str, Any]) -> None:
+    Calibration.of_json(GOOD, classes=3)
     with pytest.raises(EaseError, match="calibration is damaged"):
-        Calibration.of_json({**GOOD, **change})
+        Calibration.of_json({**GOOD, "evidence": {**GOOD["evidence"], **change}}, classes=3)
+
+
+def test_evidence_must_be_whole() -> None:
+    for value in ([], "x", 3, {}, {key: v for key, v in GOOD["evidence"].items() if key != "own"}):
+        with pytest.raises(EaseError, match="calibration is damaged"):
+            Calibration.of_json({**GOOD, "evidence": value})
 
 
 @pytest.mark.parametrize("value", [None, [], "x", 3, {}, {"temperature": 1.0}])

@@ -21,7 +21,7 @@ def test_the_story_of_a_model(ease, digits: Digits, tmp_path: Path) -> None:  # 
     april = write_folder(tmp_path / "april", digits("5", "6", "7", count=12))
     test = write_folder(tmp_path / "test", digits("0", "5", "6", "8", count=6, skip=20))
     model = tmp_path / "model"
-    first = ease("learn", march, "--model", model, *QUICK)
+    first = ease("learn", march, "--model", model, "--method", "ease", *QUICK)
     assert first.code == 0, first.err
     assert "learned 5 new classes from 55 images: 5 classes now" in first.out
     assert "of 5 held-out images" in first.out
@@ -75,9 +75,20 @@ def test_extending_and_rolling_back(ease, digits: Digits, tmp_path: Path) -> Non
     more = ease("learn", folder, "--model", model, "--extend")
     assert "more of 2 known ones" in more.out
     lines = ease("rollback", "--model", model).out.splitlines()
-    assert [line[0] for line in lines] == [" ", " ", "*"]
-    assert "is at generation 2: 2 classes" in ease("rollback", "--model", model, 2).out
+    assert [line[0] for line in lines] == [" ", "*"]
+    assert "is at generation 1: 2 classes" in ease("rollback", "--model", model, 1).out
     assert "no generation 9" in refused(ease("rollback", "--model", model, 9))
+
+
+def test_a_first_learning_that_fails_leaves_nothing_and_its_advice_can_be_followed(  # type: ignore[no-untyped-def]
+    ease, digits: Digits, tmp_path: Path
+) -> None:
+    folder, model = write_folder(tmp_path / "a", digits("0", "1", count=6)), tmp_path / "new" / "model"
+    words = ("learn", folder, "--model", model, "--method", "ease", *QUICK)
+    assert "lower the rate with --set lr=" in refused(ease(*words, "--set", "lr=1e30"))
+    assert not model.parent.exists()
+    assert ease(*words, "--set", "lr=0.01").code == 0
+    assert len(ease("rollback", "--model", model).out.splitlines()) == 1
 
 
 def test_wrong_inputs_are_one_line_and_write_nothing(ease, digits: Digits, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 from ease.app import pack as packing
+from ease.app.compact import Compaction, compact
 from ease.app.pack import pack, unpack
 from ease.backbone import zoo
 from ease.engine import files as durable
@@ -55,6 +56,18 @@ def test_a_model_comes_back_bit_for_bit(run: Path, archive: Path, tmp_path: Path
     assert directory.generations() == [done.generation] == [1]
     assert directory.manifest() == ModelDirectory(run / "model").manifest()
     assert sorted(p.name for p in (tmp_path / "deep").iterdir()) == ["model"]
+
+
+@pytest.mark.parametrize("storage", ["fp32", "fp16", "int8"])
+def test_a_model_of_strata_scores_the_same_elsewhere(tmp_path: Path, storage: str) -> None:
+    run = learn(tmp_path / "run", "strata")
+    if storage != "fp32":
+        compact(run, Compaction(storage))
+    wanted = logits(run / "model")
+    done = unpack(pack(run, tmp_path / "model.ease").path, tmp_path / "elsewhere")
+    shutil.rmtree(run)
+    assert torch.equal(logits(done.path), wanted)
+    assert ModelDirectory(done.path).manifest()["method"] == "strata"
 
 
 def test_an_unpacked_model_needs_no_other_weights(

@@ -60,7 +60,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     data = load_dataset("digits", None, 4).train
     path = tmp_path_factory.mktemp("original") / "model"
-    small: dict[str, Any] = {"input_size": 16, "augment": "gentle", "settings": {"epochs": 1, "rank": 4}}
+    small: dict[str, Any] = {"input_size": 16, "augment": "gentle"}
     photos: dict[str, list[np.ndarray]] = {}
     for at, label in enumerate(data.labels.tolist()):
         photos.setdefault(f"digit {label}", []).append(data.image(at).permute(1, 2, 0).numpy())
@@ -76,7 +76,7 @@ def real(original: Path, tmp_path: Path) -> Iterator[str]:
     from ease.app.server.api import make_app
     from ease.app.server.service import Service
     from ease.app.server.telemetry import Log
-    from tests.app.test_server import InThread
+    from tests.app.serving import InThread
 
     model = Path(shutil.copytree(original, tmp_path / "served" / "model"))
     with Service(model, start=InThread, log=Log(io.StringIO())) as service:
@@ -399,6 +399,23 @@ def test_a_new_model_is_met_with_a_first_step(visit: Any) -> None:
         expect(page.locator("#look-drop")).to_be_hidden()
         page.get_by_role("link", name="Teach the first classes").click()
         expect(page.get_by_role("heading", name="Teach new classes")).to_be_focused()
+
+
+def test_only_the_first_classes_can_be_looked_at_more_closely(visit: Any, photo: Any, tmp_path: Path) -> None:
+    photo("first/plum/1.png")
+    photo("second/quince/1.png")
+    with FakeServer(FakeModel()) as empty:
+        page = visit(empty.url)
+        teach(page, tmp_path / "first")
+        page.get_by_label("Take more time, look closer").check()
+        page.get_by_role("button", name="Learn 1 new class").click()
+        expect(page.locator("#outcome-title")).to_contain_text("It learned 1 new class")
+        assert empty.model.tuned is True
+        teach(page, tmp_path / "second")
+        expect(page.get_by_label("Take more time, look closer")).to_be_hidden()
+        page.get_by_role("button", name="Learn 1 new class").click()
+        expect(page.locator("#outcome-title")).to_contain_text("It learned 1 new class")
+        assert empty.model.tuned is False
 
 
 def test_the_token_is_asked_for_once_it_is_needed(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import http.client
 import io
 import json
@@ -19,9 +20,8 @@ import tempfile
 import threading
 import time
 import zipfile
-import zlib
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -32,195 +32,33 @@ import uvicorn
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
-from starlette.testclient import TestClient
 
 from ease import Classifier
-from ease.app.server import learning
 from ease.app.server.api import make_app
 from ease.app.server.guard import Limits, RefusalError, is_loopback, without_paths
-from ease.app.server.service import Service
-from ease.app.server.telemetry import Log
 from ease.app.server.uploads import Upload, arranged, placed, unpack
 from ease.engine.store import ModelDirectory
 from ease.errors import EaseError
-from tests.app.conftest import Digits
+from ease.streams.datasets._files import WHOLE_PIXELS
+from ease.streams.datasets._limits import ImageLimits
+from tests.app.serving import (
+    ENDLESS,
+    GOOD,
+    ROOM,
+    TOKEN,
+    World,
+    bomb,
+    check_same_as,
+    check_same_as_offline,
+    images,
+    png,
+    script,
+    sentence,
+    serving,
+    state_of,
+    zipped,
+)
 from tests.test_cli import ease, refused
-
-TOKEN = "correct-horse-battery"
-ROOM = Limits(predict_bytes=2_000_000, learn_bytes=2_000_000, learn_files=40, unpacked_bytes=200_000)
-
-
-# --- a small world --------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def pictures(digits: Digits) -> dict[str, list[np.ndarray]]:
-    """12 images of each digit."""
-    return {f"d{name}": own for name, own in digits(*"0123456789", count=12).items()}
-
-
-@pytest.fixture(scope="module")
-def original(tmp_path_factory: pytest.TempPathFactory, pictures: dict[str, list[np.ndarray]]) -> Path:
-    """A model of four digits. Its later trainings never end; with so few images per class there was none yet."""
-    path = tmp_path_factory.mktemp("served") / "model"
-    model = Classifier.create(
-        path, input_size=16, augment="gentle", settings={"epochs": 1_000_000, "rank": 4}
-    )
-    model.learn({name: pictures[name][:4] for name in ("d0", "d1")})
-    model.learn({name: pictures[name][:4] for name in ("d2", "d3")})
-    return path
-
-
-@pytest.fixture
-def model(original: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(original, tmp_path / "model"))
-
-
-class InThread:
-    """Learns as the process would, without the seconds that a new interpreter takes to load torch."""
-
-    def __init__(self, order: Path) -> None:
-        reading, writing = os.pipe()
-        self.stdout, self.returncode = os.fdopen(reading, "rb"), 0
-        self._order = json.loads(order.read_text())
-        self._thread = threading.Thread(target=self._work, args=(os.fdopen(writing, "w"),))
-        self._thread.start()
-
-    def _work(self, lines: Any) -> None:
-        before = Path.cwd()
-        os.chdir(self._order["folder"])
-        try:
-            with lines:
-                learning.learn(self._order, lambda line: print(json.dumps(line), file=lines, flush=True))
-        finally:
-            os.chdir(before)
-
-    def terminate(self) -> None: ...
-
-    def kill(self) -> None: ...
-
-    def wait(self) -> int:
-        self._thread.join()
-        return 0
-
-
-def script(text: str) -> Callable[[Path], Any]:
-    """A process that does something else than learning."""
-    return lambda order: subprocess.Popen([sys.executable, "-S", "-c", text], stdout=subprocess.PIPE)
-
-
-ENDLESS = script("import time; time.sleep(60)")
-
-
-class World:
-    """A service with a client, and what it logged."""
-
-    def __init__(self, service: Service, client: TestClient, lines: io.StringIO) -> None:
-        self.service, self.client, self.lines = service, client, lines
-
-    def get(self, path: str) -> Any:
-        answer = self.client.get(path)
-        assert answer.status_code == 200, answer.text
-        return answer.json()
-
-    def job(
-        self, job_id: str, until: tuple[str, ...] = ("done", "failed", "cancelled", "interrupted")
-    ) -> Any:
-        for _ in range(3000):
-            job = self.get(f"/jobs/{job_id}")
-            if job["state"] in until:
-                return job
-            time.sleep(0.02)
-        raise AssertionError(job)
-
-    def learn(self, files: list[tuple[str, tuple[str, bytes]]], **fields: str) -> Any:
-        return self.client.post("/learn", files=files, data=fields)
-
-    def events(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self.lines.getvalue().splitlines()]
-
-    def litter(self) -> list[str]:
-        """Files of uploads that still lie about."""
-        return [str(path) for path in self.service.folder.rglob("*") if path.is_file()]
-
-
-@contextmanager
-def serving(model: Path, host: str = "127.0.0.1", **options: Any) -> Iterator[World]:
-    lines = io.StringIO()
-    options = {"start": InThread, "limits": ROOM, "log": Log(lines), **options}
-    with ExitStack() as stack:
-        service = stack.enter_context(Service(model, **options))
-        client = stack.enter_context(
-            TestClient(make_app(service), base_url=f"http://{host}", raise_server_exceptions=False)
-        )
-        for _ in range(3000):
-            if client.get("/readyz").status_code == 200:
-                break
-            assert service.model.failure is None
-            time.sleep(0.01)
-        yield World(service, client, lines)
-
-
-def png(pixels: np.ndarray) -> bytes:
-    buffer = io.BytesIO()
-    Image.fromarray(pixels).save(buffer, "PNG")
-    return buffer.getvalue()
-
-
-def zipped(members: dict[str, bytes]) -> bytes:
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, content in members.items():
-            archive.writestr(name, content)
-    return buffer.getvalue()
-
-
-def bomb() -> bytes:
-    """A PNG of 20,000 x 20,000 pixels in a few bytes."""
-
-    def chunk(kind: bytes, content: bytes) -> bytes:
-        return (
-            struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
-        )
-
-    header = struct.pack(">IIBBBBB", 20_000, 20_000, 8, 2, 0, 0, 0)
-    data = zlib.compress(bytes(10_000))
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", data) + chunk(b"IEND", b"")
-
-
-def images(*pixels: np.ndarray, name: str = "{}.png") -> list[tuple[str, tuple[str, bytes]]]:
-    return [("image", (name.format(i), png(each))) for i, each in enumerate(pixels)]
-
-
-def sentence(answer: Any, status: int) -> str:
-    """The one sentence of a refusal, which tells nothing of this machine."""
-    assert answer.status_code == status, answer.text
-    assert list(answer.json()) == ["error"]
-    text = str(answer.json()["error"])
-    assert text
-    assert "\n" not in text
-    assert "Traceback" not in text
-    assert "/tmp" not in text
-    return text
-
-
-def state_of(model: Path) -> dict[str, bytes]:
-    """Every byte of a model directory."""
-    return {str(p.relative_to(model)): p.read_bytes() for p in sorted(model.rglob("*")) if p.is_file()}
-
-
-def check_same_as_offline(found: Any, path: Path, pixels: list[np.ndarray]) -> None:
-    check_same_as(Classifier.open(path), found, pixels)
-
-
-def check_same_as(offline: Classifier, found: Any, pixels: list[np.ndarray]) -> None:
-    assert found["generation"] == offline.generation
-    for got, expected in zip(found["predictions"], offline.predict(pixels, top_k=99), strict=True):
-        sure = {one["name"]: one["confidence"] for one in got["classes"]}
-        assert sure == pytest.approx(dict(zip(expected.names, expected.confidences, strict=True)), abs=1e-5)
-        assert got["is_unknown"] == expected.is_unknown
-        assert got["unknown"] == pytest.approx(expected.unknown, abs=1e-5)
-
 
 # --- predicting -----------------------------------------------------------------------------------
 
@@ -268,6 +106,29 @@ def test_an_empty_model_says_so(tmp_path: Path, pictures: dict[str, list[np.ndar
             world.client.post("/predict", files=images(pictures["d0"][0])), 409
         )
         assert world.get("/classes")["classes"] == []
+
+
+def test_a_new_model_may_take_more_time_over_its_first_images(
+    tmp_path: Path, pictures: dict[str, list[np.ndarray]]
+) -> None:
+    settings = {"epochs": 1, "rank": 4}
+    Classifier.create(tmp_path / "model", input_size=16, augment="gentle", settings=settings)
+    archive = zipped(
+        {f"{name}/{i}.png": png(p) for name in ("d0", "d1") for i, p in enumerate(pictures[name])}
+    )
+    with serving(tmp_path / "model") as world:
+        told = world.get("/classes")
+        assert (told["method"], told["tunable"]) == ("strata", True)
+        answer = world.learn([("archive", ("photos.zip", archive))], tune="true")
+        job = world.job(answer.json()["job"])
+        assert job["state"] == "done", job
+        assert any("held-out images of the first task" in note for note in job["learned"]["notes"])
+        assert world.get("/classes")["tunable"] is False
+        again = world.learn(images(*pictures["d2"][:6], name="d2/{}.png"), tune="true")
+        assert "cannot be tuned" in sentence(again, 409)
+        assert "must be true or false" in sentence(
+            world.learn(images(pictures["d2"][0]), tune="perhaps"), 422
+        )
 
 
 def test_too_many_waiting_are_told_to_come_again(model: Path, pictures: dict[str, list[np.ndarray]]) -> None:
@@ -449,8 +310,6 @@ def test_classes_are_renamed_forgotten_and_brought_back(model: Path) -> None:
 
 # --- bad uploads ----------------------------------------------------------------------------------
 
-GOOD = png(np.zeros((8, 8, 3), np.uint8))
-
 
 def odd_zip(**fields: Any) -> bytes:
     """A zip of one image whose entry is not what it should be."""
@@ -489,9 +348,9 @@ BAD_ARCHIVES = {
 
 
 @pytest.fixture(scope="module")
-def standing(original: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+def standing(served_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     """One server for all requests that must not change anything."""
-    path = shutil.copytree(original, tmp_path_factory.mktemp("standing") / "model")
+    path = shutil.copytree(served_model, tmp_path_factory.mktemp("standing") / "model")
     before = state_of(path)
     with serving(path) as world:
         yield world
@@ -672,7 +531,7 @@ def test_names_that_look_alike_keep_apart(tmp_path: Path) -> None:
 def test_changes_need_the_token_and_the_log_never_has_it(
     model: Path, pictures: dict[str, list[np.ndarray]]
 ) -> None:
-    with serving(model, token=TOKEN, host="example.org") as world:
+    with serving(model, "example.org", host="0.0.0.0", token=TOKEN) as world:
         client = world.client
         for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": f"Basic {TOKEN}"}):
             wish = {"name": "zero"}
@@ -707,6 +566,70 @@ def test_another_sites_page_cannot_change_the_model(standing: World, headers: di
     sentence(answer, 403)
 
 
+@pytest.mark.parametrize("host", ["evil.example", "localhost.evil.example:8000", "10.0.0.1", "[::2]:8000"])
+def test_a_page_whose_name_was_made_to_point_here_cannot_read(standing: World, host: str) -> None:
+    read = ("/", "/classes", "/thumbnails/0", "/jobs", "/metrics", "/healthz", "/readyz", "/docs")
+    for path in (*read, "/openapi.json", "/assets/app.js", "/nowhere"):
+        assert "localhost" in sentence(standing.client.get(path, headers={"Host": host}), 403)
+
+
+@pytest.mark.parametrize(
+    "host", ["localhost", "LOCALHOST.:8000", "127.0.0.1:8000", "127.1.2.3", "[::1]", "[::1]:1"]
+)
+def test_the_names_of_this_machine_are_answered(standing: World, host: str) -> None:
+    assert standing.client.get("/classes", headers={"Host": host}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Host": "[::1"},
+        {"Host": "::1"},
+        {"Host": "a b"},
+        {"Host": "me@localhost"},
+        {"Host": "localhost/x"},
+        {"Host": "localhost:80:80"},
+        {"Origin": "http://[::1"},
+        {"Origin": "http://[::1]x"},
+        {"Origin": "http://me@127.0.0.1"},
+    ],
+    ids=str,
+)
+def test_a_malformed_host_or_origin_is_a_bad_request(standing: World, headers: dict[str, str]) -> None:
+    client = standing.client
+    assert "malformed" in sentence(client.get("/classes", headers=headers), 400)
+    assert "malformed" in sentence(client.post("/rollback", json={"generation": 1}, headers=headers), 400)
+    assert "malformed" in sentence(
+        client.post("/predict", files=[("image", ("a", GOOD))], headers=headers), 400
+    )
+
+
+def test_behind_a_proxy_that_keeps_the_name_reading_needs_the_token_too(model: Path) -> None:
+    with serving(model, "127.0.0.1", token=TOKEN) as world:
+        foreign, right = {"Host": "example.org"}, {"Authorization": f"Bearer {TOKEN}"}
+        assert world.client.get("/classes").status_code == 200
+        sentence(world.client.get("/classes", headers=foreign), 403)
+        sentence(world.client.get("/classes", headers={**foreign, "Authorization": "Bearer wrong"}), 403)
+        assert world.client.get("/classes", headers={**foreign, **right}).status_code == 200
+
+
+def test_beyond_this_machine_reading_is_open_under_any_name(model: Path) -> None:
+    with serving(model, "example.org", host="0.0.0.0", token=TOKEN) as world:
+        for host in ("example.org", "10.0.0.1:8000", "localhost", "some-container"):
+            assert world.client.get("/classes", headers={"Host": host}).status_code == 200
+        assert "malformed" in sentence(world.client.get("/classes", headers={"Host": "[::1"}), 400)
+
+
+@pytest.mark.parametrize("headers", [{"Origin": "http://evil.example"}, {"Sec-Fetch-Site": "cross-site"}])
+def test_another_sites_page_cannot_keep_the_model_busy(standing: World, headers: dict[str, str]) -> None:
+    sentence(standing.client.post("/predict", files=[("image", ("a.png", GOOD))], headers=headers), 403)
+
+
+def test_a_length_of_many_digits_is_too_much(standing: World) -> None:
+    headers = {"Content-Type": "application/json", "Content-Length": "9" * 5000}
+    sentence(standing.client.post("/rollback", content=b"{}", headers=headers), 413)
+
+
 def test_a_plain_html_form_cannot_change_the_model(standing: World) -> None:
     for kind in ("text/plain", "application/x-www-form-urlencoded"):
         answer = standing.client.post(
@@ -716,7 +639,7 @@ def test_a_plain_html_form_cannot_change_the_model(standing: World) -> None:
 
 
 def test_its_own_page_can(model: Path) -> None:
-    with serving(model, host="localhost:8000") as world:
+    with serving(model, "localhost:8000") as world:
         headers = {"Origin": "http://localhost:8000", "Sec-Fetch-Site": "same-origin"}
         assert world.client.patch("/classes/0", json={"name": "zero"}, headers=headers).status_code == 200
 
@@ -739,6 +662,53 @@ def test_an_unforeseen_error_is_a_sentence_and_a_log_line(
         logged = [event for event in world.events() if event["event"] == "error"]
         assert [event["error"] for event in logged] == ["ZeroDivisionError"]
         assert world.client.get("/healthz").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("number", "status", "word"),
+    [
+        (errno.ENOSPC, 507, "disk is full"),
+        (errno.EDQUOT, 507, "disk is full"),
+        (errno.EIO, 503, "input/output error"),
+        (errno.EROFS, 503, "read-only"),
+    ],
+)
+def test_a_disk_that_is_full_or_broken_is_no_fault_of_the_request(
+    model: Path, monkeypatch: pytest.MonkeyPatch, pictures: dict[str, list[np.ndarray]],
+    number: int, status: int, word: str,
+) -> None:  # fmt: skip
+    before = state_of(model)
+
+    def fail(point: str, path: Path) -> None:
+        if point == "before-write":
+            raise OSError(number, os.strerror(number), str(path))
+
+    with serving(model) as world:
+        with monkeypatch.context() as patch:
+            patch.setattr("ease.engine.files.fault", fail)
+            for answer in (
+                world.client.patch("/classes/0", json={"name": "zero"}),
+                world.learn(images(*pictures["d4"][:2], name="d4/{}.png")),
+            ):
+                assert word in sentence(answer, status)
+                assert str(model) not in answer.text
+        assert any("Traceback" in event.get("detail", "") for event in world.events())
+        assert world.litter() == []
+        assert {k: v for k, v in state_of(model).items() if k != ".lock"} == {
+            k: v for k, v in before.items() if k != ".lock"
+        }
+        assert world.client.patch("/classes/0", json={"name": "zero"}).status_code == 200
+
+
+def test_an_upload_that_finds_the_disk_full_is_told_so(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(self: Any, data: bytes, start: int, end: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("ease.app.server.uploads._FormWriter._data", full)
+    with serving(model) as world:
+        parts = [("image", ("cat/a.png", GOOD))]
+        assert "disk is full" in sentence(world.learn(parts), 507)
+        assert "disk is full" in sentence(world.client.post("/predict", files=parts), 507)
 
 
 def test_what_counts_as_this_machine() -> None:
@@ -791,6 +761,18 @@ def test_the_documentation_tells_every_route_and_needs_nothing_from_elsewhere(st
         assert path in page
     assert "<script" not in page
     assert not re.search(r"(src|href)='?\"?https?:", page)
+
+
+def test_the_limits_are_documented_as_they_are() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "serving.md").read_text()
+    told = {
+        name: float(value.replace(",", ""))
+        for name, value in re.findall(r"^\| `(\w+)` \| ([\d,.]+) \|", text, re.M)
+    }
+    assert told == {name: float(value) for name, value in asdict(Limits()).items()}
+    image = ImageLimits()
+    for value in (image.side, image.pixels, image.aspect, image.scans, WHOLE_PIXELS):
+        assert f"{value:,} " in text
 
 
 def test_only_files_of_the_page_are_served(

@@ -8,7 +8,8 @@ import pytest
 import timm
 import torch
 
-from ease.backbone import Backbone
+from ease.backbone import Backbone, Layers
+from ease.errors import EaseError
 from tests.backbone.small_vits import PIXELS, assert_close, randomised, small_vit
 
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -61,6 +62,41 @@ def test_feature_is_timms_own_pre_logits(family: str) -> None:
         assert pooled.std() > 0.05, "the feature must not be trivial"
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+def test_layers_are_timms_own_intermediates(family: str) -> None:
+    name, override = FAMILIES[family]
+    vit, patch = small(name, override)
+    images = torch.randn(3, 3, 4 * patch, 4 * patch)
+    backbone = Backbone(vit, family, "0", PIXELS)
+    for normed in (True, False):
+        with torch.no_grad():
+            blocks = vit.forward_intermediates(
+                images,
+                indices=3,
+                return_prefix_tokens=True,
+                norm=normed,
+                output_fmt="NLC",
+                intermediates_only=True,
+            )
+        # Without prefix tokens timm gives the patches alone, not a pair.
+        pairs = [block if isinstance(block, tuple) else (block, None) for block in blocks]
+        patches = [tokens.mean(dim=1) for tokens, _ in pairs]
+        classes = [prefix[:, 0] for _, prefix in pairs] if vit.cls_token is not None else patches
+        for count in (1, 2, 3):
+            alone = Layers(count, normed=normed)
+            assert_close(backbone.features(images, [None], alone)[0], torch.cat(classes[-count:], dim=1))
+            both = Layers(count, patches=True, normed=normed)
+            expected = classes[-count:] + (patches[-count:] if vit.cls_token is not None else [])
+            assert_close(backbone.features(images, [None], both)[0], torch.cat(expected, dim=1))
+            assert backbone.width(both) == backbone.features(images, [None], both).shape[-1]
+
+
+def test_more_layers_than_there_are_blocks_are_refused(backbone: Backbone, images: torch.Tensor) -> None:
+    for count in (0, 4):
+        with pytest.raises(EaseError, match="choose 1 to 3"):
+            backbone.features(images, [None], Layers(count))
+
+
 @pytest.mark.parametrize("depth", [1, 2])
 def test_a_shallow_vit_whose_first_block_is_its_last(depth: int, images: torch.Tensor) -> None:
     vit = small_vit(depth=depth)
@@ -86,9 +122,11 @@ def test_class_token_alone_computes_the_last_mlp_for_one_row(
     ]
     backbone.features(images, [None])
     backbone.features(images, [None], reading="tokens")
+    backbone.features(images, [None], Layers(3))
+    backbone.features(images, [None], Layers(1, patches=True))
     for hook in hooks:
         hook.remove()
-    assert rows == [17, 17, 1, 17, 17, 17]
+    assert rows == [17, 17, 1, 17, 17, 17, 17, 17, 1, 17, 17, 17]
 
 
 def test_low_precision_compute_still_gives_fp32_features(backbone: Backbone, images: torch.Tensor) -> None:

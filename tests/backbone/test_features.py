@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from ease.backbone import PTM, Backbone, Tuning, vit
+from ease.backbone import PTM, Backbone, Layers, Tuning, vit
 from ease.tuning import Adapter, Full
 from tests.backbone.small_vits import assert_close, randomised, small_backbone, some_images
 
@@ -46,7 +46,9 @@ def one_by_one(backbone: Backbone, images: Tensor, tunings: list[Tuning | None],
 @settings(max_examples=40, deadline=None)
 @given(
     chosen=st.lists(st.integers(0, len(POOL) - 1), min_size=1, max_size=8),
-    reading=st.sampled_from(["pooled", "tokens"]),
+    reading=st.sampled_from(
+        ["pooled", "tokens", Layers(1), Layers(2, patches=True), Layers(3), Layers(3, normed=False)]
+    ),
     count=st.integers(1, 4),
     at_once=st.sampled_from([1, 150, 2**14]),
 )
@@ -78,8 +80,10 @@ def test_subspaces_of_other_vits_equal_separate_passes(override: dict[str, Any])
     adapters = [randomised(Adapter(backbone.shape, rank=r), r).eval() for r in (2, 3)]
     tunings: list[Tuning | None] = [adapters[0], None, randomised(Full(backbone.vit), 5).eval(), adapters[1]]
     images = some_images(3)
-    together = backbone.features(images, tunings)
-    assert_close(together, one_by_one(backbone, images, tunings, "pooled"))
+    depth = backbone.shape.depth
+    for reading in (Layers(depth), Layers(depth, patches=True), "pooled"):
+        together = backbone.features(images, tunings, reading)
+        assert_close(together, one_by_one(backbone, images, tunings, reading))
     assert (together[0] - together[1]).abs().max() > 1e-2
 
 

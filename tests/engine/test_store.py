@@ -733,6 +733,114 @@ def test_a_later_format_asks_for_an_upgrade(grown: ModelDirectory) -> None:
     assert content(grown.path) == before
 
 
+# --- a new model ----------------------------------------------------------------------------------
+
+
+def fault_points(directory: ModelDirectory) -> int:
+    """How many points a first commit passes."""
+    seen: list[str] = []
+    durable.fault = lambda point, _: seen.append(point)
+    directory.commit(FIELDS, stage(0))
+    durable.fault = durable._no_fault
+    shutil.rmtree(directory.path)
+    return len(seen)
+
+
+class Countdown:
+    """Does something at the n-th point."""
+
+    def __init__(self, number: int, act: Callable[[], None]) -> None:
+        self.left, self.act = number, act
+
+    def __call__(self, point: str, path: Path) -> None:
+        self.left -= 1
+        if self.left == 0:
+            self.act()
+
+
+def test_a_first_commit_that_fails_leaves_nothing(directory: ModelDirectory) -> None:
+    def strike() -> None:
+        raise OSError(errno.ENOSPC, "full")
+
+    for number in range(1, fault_points(directory) + 1):
+        durable.fault = Countdown(number, strike)
+        with pytest.raises(EaseError, match="disk is full"):
+            ModelDirectory(directory.path / "in" / "there").commit(FIELDS, stage(0))
+        durable.fault = durable._no_fault
+        assert not directory.path.exists(), number
+
+
+def test_where_a_first_commit_was_killed_a_new_model_can_be_made(directory: ModelDirectory) -> None:
+    ends = set()
+    for number in range(1, fault_points(directory) + 1):
+        durable.fault = Countdown(number, lambda: os._exit(9))
+        assert in_child(lambda: directory.commit(FIELDS, stage(0)) and None) == 9
+        durable.fault = durable._no_fault
+        try:
+            directory.check_free()
+            assert directory.commit(FIELDS, stage(1)) == 1
+            ends.add("free")
+        except EaseError as error:
+            if "ease rollback 1" in str(
+                error
+            ):  # all but the last step was done: what was learned is not thrown away
+                directory.rollback(1)
+                ends.add("rolled back")
+            assert same(directory.load().files, stage(0))
+            ends.add("whole")
+        assert not temporaries(directory.path)
+        shutil.rmtree(directory.path)
+    assert ends == {"free", "rolled back", "whole"}
+
+
+@pytest.mark.parametrize(
+    "name", ["notes.txt", "subspaces/mine.safetensors", "photos/a.png", ".hidden", "learner"]
+)
+def test_no_model_is_made_among_other_things(directory: ModelDirectory, name: str) -> None:
+    directory.check_free()
+    path = directory.path / name
+    path.parent.mkdir(parents=True)
+    path.write_text("mine")
+    with pytest.raises(EaseError, match="is not empty: choose a new folder"):
+        directory.check_free()
+    assert path.read_text() == "mine"
+
+
+def test_a_writer_that_writes_nothing_leaves_nothing(directory: ModelDirectory) -> None:
+    deep = ModelDirectory(directory.path / "a" / "b")
+    with deep.writing():
+        assert (deep.path / ".lock").exists()
+    assert not directory.path.exists()
+    directory.path.mkdir()
+    with directory.writing():
+        pass
+    assert directory.path.exists()  # somebody else has made it
+    with deep.writing():
+        (deep.path / "kept").touch()
+    assert (deep.path / "kept").exists()
+
+
+def test_a_lock_that_its_holder_removed_is_no_lock(
+    directory: ModelDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between opening the file and locking it, its last holder may have removed it: two would hold two locks."""
+    locks, real = iter([True, False]), lock._lock
+
+    def slow(handle: int) -> None:
+        real(handle)
+        if next(locks, False):
+            shutil.rmtree(directory.path)
+
+    monkeypatch.setattr(lock, "_lock", slow)
+    with directory.writing():
+        with (
+            pytest.raises(EaseError, match="another process is writing"),
+            ModelDirectory(directory.path).writing(),
+        ):
+            pass
+        assert (directory.path / ".lock").exists()
+
+
 # --- one writer -----------------------------------------------------------------------------------
 
 

@@ -35,7 +35,10 @@ QUICK = {
 # A whole network: distillation, which adds to the gradient, diverges at an adapter's rate.
 FULL = {"lr": 0.01}
 # A setting that changes what is stored, or what the logits are made of, is a method of its own to this suite.
-VARIANTS = {f"ease {kind}": ("ease", {"synthesis": kind}) for kind in ("pis", "lr", "ot")}
+VARIANTS = {
+    **{f"ease {kind}": ("ease", {"synthesis": kind}) for kind in ("pis", "lr", "ot")},
+    "layup first": ("layup", {"adapt": "first"}),
+}
 NAMES = [*methods(), *VARIANTS]
 
 

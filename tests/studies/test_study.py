@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from ease.errors import EaseError
@@ -24,7 +25,7 @@ def test_bench_small_has_every_method_and_exemplars_twice() -> None:
     ours = {name for name, learner in methods().items() if learner.__module__.startswith(BUILT_IN)}
     assert {cell.config.method for cell in cells} == ours
     for name in ours:
-        kept = sorted(c.config.exemplars for c in cells if c.config.method == name)
+        kept = sorted({c.config.exemplars for c in cells if c.config.method == name})
         assert kept == ([2, 20] if methods()[name].kind == "exemplar-based" else [20])
     assert {cell.config.preset for cell in cells} == {"bench-small"}
     assert not any(cell.notes for cell in cells)  # the preset has settings for every method
@@ -52,6 +53,14 @@ def test_seeds_and_methods_can_be_chosen() -> None:
         ("about: x\nrows: [{method: nothing}]", "nothing"),
         ("about: x\nrow: []", "row"),
         ("- a", "key: value"),
+        (
+            "about: x\nrows: [{method: ease}]\nfused: [{label: a, of: [b, c], weights: [1, 1]}]",
+            "label of no row",
+        ),
+        (
+            "about: x\nrows: [{method: ease}]\nfused: [{label: a, of: [b, c], weights: [1]}]",
+            "as many weights",
+        ),
     ],
 )
 def test_a_wrong_file_is_refused_with_what_is_wrong(tmp_path: Path, text: str, message: str) -> None:
@@ -92,3 +101,33 @@ def test_the_longest_rows_are_started_first_and_the_table_keeps_their_order(
         run_study(cells, tmp_path / "out")
     assert started == ["joint", "ease", "simplecil"]
     assert [cell.config.method for cell in cells] == ["simplecil", "joint", "ease"]
+
+
+def test_scores_of_finished_rows_can_be_added_up(tmp_path: Path) -> None:
+    plan = tmp_path / "mine.yaml"
+    plan.write_text(
+        "about: x\n"
+        "run: {dataset: digits, protocol: B0 Inc5, limit_per_class: 6, input_size: 16}\n"
+        "rows:\n"
+        "  - {method: simplecil, label: means}\n"
+        "  - {method: strata, label: whitened}\n"
+        "fused:\n"
+        "  - {label: both, of: [means, whitened], weights: [1, 3]}\n"
+        "  - {label: whitened alone, of: [means, whitened], weights: [0, 1]}\n"
+    )
+    study = load_study(str(plan))
+    table, _ = run_study(study.cells(), tmp_path / "out", fused=study.fused)
+    rows = {row.series.label: row.series.records[0] for row in table.rows}
+    assert list(rows) == ["means", "whitened", "both", "whitened alone"]
+    assert rows["whitened alone"]["accuracy"] == rows["whitened"]["accuracy"]
+    assert rows["both"]["forward_passes"]["evaluation"] == sum(
+        rows[name]["forward_passes"]["evaluation"] for name in ("means", "whitened")
+    )
+    logits, labels = [], None
+    for cell in study.cells():
+        with np.load(Grid(tmp_path / "out").path(cell) / "predictions.npz") as found:
+            logits.append(found["stage2/logits"])
+            labels = found["stage2/labels"]
+    scaled = [(each - each.mean(1, keepdims=True)) / each.std(1, keepdims=True) for each in logits]
+    right = (scaled[0] + 3 * scaled[1]).argmax(1) == labels
+    assert rows["both"]["last"] == pytest.approx(100 * right.mean())

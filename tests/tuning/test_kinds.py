@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from ease.backbone import Backbone, Departure, Shape, Tuning
+from ease.backbone import Backbone, Departure, Layers, Shape, Tuning
 from ease.errors import EaseError
 from ease.tuning import TUNINGS, Full, PrefixPerImage, PromptsPerImage, build_tuning
 from tests.backbone.small_vits import assert_close, randomised, small_backbone, some_images
@@ -47,6 +47,20 @@ def build(kind: str, config: dict[str, Any], seed: int = 0) -> Tuning:
 def trained(kind: str, config: dict[str, Any], seed: int = 1) -> Tuning:
     """As if trained: far from its start."""
     return randomised(build(kind, config), seed).eval()
+
+
+@every_kind
+def test_the_last_layer_read_is_the_pooled_feature_and_the_patches_without_prompts(
+    kind: str, config: dict[str, Any], count: int, images: Tensor
+) -> None:
+    tuning = trained(kind, config)
+    tokens = BACKBONE.features(images, [tuning], "tokens")[0]
+    prompts = tokens.shape[1] - 17
+    patches = tokens[:, 1 + prompts :].mean(dim=1)
+    read = BACKBONE.features(images, [tuning], Layers(L, patches=True))[0]
+    assert_close(read[:, (L - 1) * D : L * D], BACKBONE.features(images, [tuning])[0])
+    assert_close(read[:, -D:], patches)
+    assert_close(BACKBONE.features(images, [tuning], Layers(L))[0], read[:, : L * D])
 
 
 def test_every_kind_is_here() -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -11,7 +12,6 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from ease.app.confidence import Calibration, hold_out
@@ -23,8 +23,8 @@ from ease.engine.progress import Progress, Quiet
 from ease.engine.store import ModelDirectory
 from ease.errors import EaseError, unknown
 from ease.methods.base import Files, Learner
-from ease.methods.ease import Ease
 from ease.methods.model import backbone_of, making_sense, restore_learner, save_model
+from ease.methods.registry import find_method
 from ease.streams import ImageSet, Task
 from ease.streams.stream import Augmentation
 from ease.streams.transforms import Transforms
@@ -35,6 +35,12 @@ AUGMENTATIONS: dict[str, Augmentation] = {
     "gentle": Augmentation(scale=(0.6, 1.0), flip=False),
 }
 """`gentle` never mirrors and crops little: for letters, signs, parts whose left and right differ."""
+
+UNWRITTEN = 0
+"""The generation of a model that is in memory only."""
+
+METHOD = "strata"
+"""What a new model learns with unless another method is asked for."""
 
 
 @dataclass(frozen=True)
@@ -97,13 +103,14 @@ class Forgotten:
     Attributes:
         generation: of the model, afterwards.
         name: of the class.
-        moved: largest change of another class's prototype where it is synthesised, as 1 - cosine. Real ones stay as
-            they were, bit for bit.
+        moved: largest change of another class's direction, as 1 - cosine; 0 if none moved.
+        kept: what still carries some of the class, in words; empty if nothing does.
     """
 
     generation: int
     name: str
     moved: float
+    kept: str
 
 
 class Classifier:
@@ -126,7 +133,9 @@ class Classifier:
         self._classes: list[dict[str, Any]] = [dict(entry) for entry in manifest["classes"]]
         self._history = [Learned(**_tuples(entry)) for entry in manifest.get("history", [])]
         fitted = manifest.get("calibration")
-        self._calibration = Calibration.none() if fitted is None else Calibration.of_json(fitted)
+        self._calibration = (
+            Calibration.none() if fitted is None else Calibration.of_json(fitted, len(self._classes))
+        )
         self._augment: str = manifest.get("augmentation", "photos")
         self._kept: dict[int, str] = {int(i): name for i, name in manifest.get("kept_images", {}).items()}
         self._next_id = int(manifest.get("next_id", len(self._classes)))
@@ -142,9 +151,11 @@ class Classifier:
         *,
         weights: Path | str | None = None,
         input_size: int | None = None,
+        method: str = METHOD,
         augment: Augment = "photos",
         settings: Mapping[str, Any] | None = None,
         seed: int = 1993,
+        write: bool = True,
     ) -> Classifier:
         """A new model that knows no class yet.
 
@@ -153,25 +164,27 @@ class Classifier:
             backbone: `ease-vit` or any plain timm ViT, with the file in `weights` if it is not on the hub.
             weights: local weights file.
             input_size: side length of the input; the backbone's own if left out.
-            augment: `photos`, or `gentle` for images that must not be mirrored or cropped hard.
-            settings: of EASE, such as `{"epochs": 10, "rank": 16}`.
-            seed: names every random number.
+            method: `strata` learns in one pass without training; `ease` is the paper's method; or any other that keeps
+                no old image (see `ease methods`).
+            augment: `photos`, or `gentle` for images that must not be mirrored or cropped hard while training.
+            settings: of the method, such as `{"layers": 6}`.
+            seed: random seed.
+            write: write the model without classes, so that others can open it. Without it the folder is made when
+                something was learned; until then, whatever happens, nothing is on disk.
         """
         directory = ModelDirectory(path)
-        if directory.exists:
-            raise EaseError(f"{path} already holds a model: open it, or choose another folder")
-        if directory.path.exists() and (not directory.path.is_dir() or any(directory.path.iterdir())):
-            raise EaseError(f"{path} is not empty: choose a new folder for the model")
+        directory.check_free()
         if augment not in AUGMENTATIONS:
             raise unknown("augmentation", augment, AUGMENTATIONS)
-        # The preset was searched for few images on this very backbone.
-        preset = "small" if backbone == EMBEDDED else None
-        config, _ = resolve({"method": "ease", "settings": dict(settings or {})}, preset=preset)
+        learner_type = find_method(method)
+        chosen = _settings(learner_type, settings or {}, backbone)
         frozen = load_backbone(backbone, weights=weights, input_size=input_size)
         engine = Engine(frozen, Transforms(frozen.pixels, AUGMENTATIONS[augment]), seed=seed)
-        learner = Ease(engine, Ease.Settings.model_validate(config.settings))
-        save_model(directory, learner, [], augmentation=augment, seed=seed, next_id=0, history=[])
-        return cls(directory, engine, learner, directory.manifest())
+        learner = learner_type(engine, chosen)
+        made = cls(directory, engine, learner, _nothing(augment))
+        if write:
+            made._save()
+        return made
 
     @classmethod
     def open(
@@ -198,6 +211,9 @@ class Classifier:
 
     def refresh(self) -> bool:
         """Become the model's current generation, if another process has written one. True if so."""
+        if self.generation == UNWRITTEN:
+            self._directory.check_free()
+            return False
         if self._directory.manifest()["generation"] == self.generation:
             return False
         with making_sense(self._directory):
@@ -230,6 +246,11 @@ class Classifier:
     def classes(self) -> list[str]:
         """Names of all classes, in the order of the logits."""
         return [entry["name"] for entry in self._classes]
+
+    @property
+    def tunable(self) -> bool:
+        """Whether `learn` may take more time over its first images (`tune=True`)."""
+        return bool(self._learner.closer) and not self._learner.task_sizes
 
     @property
     def history(self) -> list[Learned]:
@@ -297,6 +318,7 @@ class Classifier:
         source: Path | str | Mapping[str, Sequence[Any]] | Photos,
         *,
         extend: bool = False,
+        tune: bool = False,
         unreadable: Literal["refuse", "skip"] = "refuse",
         thumbnails: bool = False,
         progress: Progress | None = None,
@@ -306,6 +328,8 @@ class Classifier:
         Args:
             source: the images; what `gather` found in them is fine, too.
             extend: classes that are known already get these images too; without it they are refused.
+            tune: take more time over the first images of a new model: an adapter is trained on them, and kept if
+                held-out images say that it helps. What was measured is in the answer's notes.
             unreadable: what to do about damaged files.
             thumbnails: keep a small picture of each new class in the model, to show people. It is the only image that
                 is ever kept; the manifest lists it under `kept_images`, and `forget` removes it.
@@ -323,12 +347,26 @@ class Classifier:
                     f"class '{again[0]}' is known already: rename its folder, or extend it (extend=True, --extend)"
                 )
             self._engine.progress, self._engine.ledger.notes = progress or Quiet(), []
+            if tune:
+                self._look_closer()
             new = tuple(name for name in photos.names if name not in known)
             learn_from, held_out = self._meet(photos, new)
             if again:
                 self._learner.extend(_of_classes(photos, again, known))
             pictures = self._picture(photos, new) if thumbnails else {}
             return self._learned(photos, new, again, learn_from, held_out, pictures)
+
+    def _look_closer(self) -> None:
+        """Let the method take more time over the first task."""
+        learner = self._learner
+        if not learner.closer:
+            raise EaseError(f"method '{learner.name}' has nothing to tune (tune, --tune): leave it out")
+        if learner.task_sizes:
+            raise EaseError(
+                f"the model in {self.path} has learned already, and is tuned on its first photos only "
+                "(tune, --tune): leave it out, or begin a new model"
+            )
+        self._learner = type(learner)(self._engine, learner.settings.model_copy(update=learner.closer))
 
     def _picture(self, photos: Photos, new: tuple[str, ...]) -> Files:
         """A small picture of each new class, by file."""
@@ -380,10 +418,17 @@ class Classifier:
         pictures: Files,
     ) -> Learned:
         accuracy = None
+        judged = self._left_out(learn_from)
         if held_out is not None and len(held_out):
             logits, labels = self._logits(held_out), torch.from_numpy(held_out.labels)
             accuracy = float((logits.argmax(dim=1) == labels).double().mean() * 100)
-            self._calibration = self._calibration.joined(Calibration.fit(logits, labels))
+            judged.append((logits, labels))
+            if self._learner.adds_exactly:  # they have served their purpose, and are photos like all others
+                self._add_held_out(held_out)
+        if judged:
+            self._calibration = self._calibration.joined(
+                *(torch.cat(parts) for parts in zip(*judged, strict=True))
+            )
         for entry in self._classes:
             if entry["name"] in again:
                 entry["count"] += int(np.sum(photos.images.labels == photos.names.index(entry["name"])))
@@ -393,7 +438,7 @@ class Classifier:
             date=datetime.now(timezone.utc).isoformat(timespec="seconds"),
             classes=new,
             extended=again,
-            images=known + (0 if learn_from is None else len(learn_from)),
+            images=known + self._learned_from(learn_from, held_out),
             held_out=0 if held_out is None else len(held_out),
             accuracy=accuracy,
             notes=(*photos.notes, *self._engine.ledger.notes),
@@ -401,6 +446,30 @@ class Classifier:
         self._history.append(learned)
         self._save(pictures)
         return learned
+
+    def _learned_from(self, learn_from: ImageSet | None, held_out: ImageSet | None) -> int:
+        """How many images of new classes are in the model now."""
+        added = held_out if self._learner.adds_exactly else None
+        return sum(len(images) for images in (learn_from, added) if images is not None)
+
+    def _add_held_out(self, held_out: ImageSet) -> None:
+        self._learner.extend(held_out)
+        for position, count in zip(*np.unique(held_out.labels, return_counts=True), strict=True):
+            self._classes[position]["count"] += int(count)
+
+    def _left_out(self, learned: ImageSet | None) -> list[tuple[Tensor, Tensor]]:
+        """Logits and labels of learned images, each as if it had not been learned, where the method can tell.
+
+        An image that is there twice has been seen all the same, so it does not count.
+        """
+        logits = self._learner.left_out
+        if learned is None or logits is None:
+            return []
+        digests = [learned.digest(i) for i in range(len(learned))]
+        times = Counter(digests)
+        once = torch.tensor([times[digest] == 1 for digest in digests])
+        fit = once & logits.isfinite().all(dim=1)
+        return [(logits[fit], torch.from_numpy(learned.labels)[fit])]
 
     def rename(self, old: str, new: str) -> None:
         """Give a class another name. Nothing else changes."""
@@ -419,14 +488,13 @@ class Classifier:
         """
         with self._changing():
             position = self._position(name)
-            before = _prototypes(self._learner)
-            self._learner.forget(position)
+            done = self._learner.forget(position)
             self._kept.pop(self._classes.pop(position)["id"], None)
-            moved = _largest_move(before, _prototypes(self._learner), position)
+            self._calibration = self._calibration.without(position)
             self._history = [_without(entry, name) for entry in self._history]
             self._save()
             self._directory.clear_history()
-            return Forgotten(self.generation, name, moved)
+            return Forgotten(self.generation, name, done.moved, done.kept)
 
     def rework(self, change: Callable[[Learner], Learner], *, forget_history: bool = False) -> None:
         """Write the same classes with another learner as a new generation.
@@ -454,33 +522,41 @@ class Classifier:
     @contextmanager
     def _changing(self) -> Iterator[None]:
         """One writer at a time, on the newest generation; whatever goes wrong, this object is what is on disk."""
-        with self._directory.writing():
+        # To hold the lock of a model that is not there yet would make its folder.
+        with nullcontext() if self.generation == UNWRITTEN else self._directory.writing():
             self.refresh()
             self._learner.within(None)  # what is measured and saved must not depend on who is in a hurry
+            settings = self._learner.settings
             try:
                 yield
             except BaseException:
-                with making_sense(self._directory):
-                    self._become(*restore_learner(self._directory, self._engine))
+                if self.generation == UNWRITTEN:
+                    self._become(type(self._learner)(self._engine, settings), _nothing(self._augment))
+                else:
+                    with making_sense(self._directory):
+                        self._become(*restore_learner(self._directory, self._engine))
                 raise
             finally:
                 self._engine.progress = Quiet()
                 self._hurry()
 
     def _save(self, more: Files | None = None) -> None:
-        self.generation = save_model(
-            self._directory,
-            self._learner,
-            self._classes,
-            augmentation=self._augment,
-            seed=self._engine.seed,
-            next_id=self._next_id,
-            history=[asdict(entry) for entry in self._history],
-            kept_images={str(i): name for i, name in self._kept.items()},
-            more=more,
-            keep=[name for name in self._kept.values() if name not in (more or {})],
-            calibration=self._calibration.as_json() if self._calibration.calibrated else None,
-        )
+        with self._directory.writing():
+            if self.generation == UNWRITTEN:  # another process may have made a model there meanwhile
+                self._directory.check_free()
+            self.generation = save_model(
+                self._directory,
+                self._learner,
+                self._classes,
+                augmentation=self._augment,
+                seed=self._engine.seed,
+                next_id=self._next_id,
+                history=[asdict(entry) for entry in self._history],
+                kept_images={str(i): name for i, name in self._kept.items()},
+                more=more,
+                keep=[name for name in self._kept.values() if name not in (more or {})],
+                calibration=self._calibration.as_json() if self._calibration.calibrated else None,
+            )
 
     def _coming(self) -> int:
         return max(self._directory.generations(), default=0) + 1
@@ -491,28 +567,31 @@ class Classifier:
         return self.classes.index(name)
 
 
+def _nothing(augment: str) -> dict[str, Any]:
+    """What there would be in the manifest of a model that knows no class and is in memory only."""
+    return {"classes": [], "augmentation": augment, "generation": UNWRITTEN}
+
+
+def _settings(method: type[Learner], given: Mapping[str, Any], backbone: str) -> Any:
+    """The method's settings for a new model. For the embedded backbone they were searched with few images."""
+    if method.kind != "exemplar-free":
+        raise EaseError(
+            f"method '{method.name}' keeps old images, a classifier never does: choose another method"
+        )
+    for key in given:
+        if key == "method":
+            raise EaseError("the method is no setting of its own: choose it with --method (method=)")
+        if key not in method.Settings.model_fields:
+            raise unknown(f"setting of method '{method.name}'", key, method.Settings.model_fields)
+    preset = "bench-small" if backbone == EMBEDDED else None
+    config, _ = resolve({"method": method.name, "settings": dict(given)}, preset=preset)
+    return method.Settings.model_validate(config.settings)
+
+
 def _of_classes(photos: Photos, names: Sequence[str], position: Mapping[str, int]) -> ImageSet:
     """The images of these classes, labelled by position."""
     wanted = [photos.names.index(name) for name in names]
     return photos.images.of_classes(wanted, relabel=lambda c: position[photos.names[c]])
-
-
-def _prototypes(learner: Learner) -> dict[int, Tensor]:
-    """[C, d] by subspace, real and synthesised."""
-    if not isinstance(learner, Ease) or not learner.classes:
-        return {}
-    return dict(zip(learner.columns(), learner.classifier(), strict=True))
-
-
-def _largest_move(before: dict[int, Tensor], after: dict[int, Tensor], position: int) -> float:
-    """How far any other class's prototype turned when the class at `position` went, as 1 - cosine."""
-    moved = 0.0
-    for subspace in before.keys() & after.keys():
-        old = torch.cat([before[subspace][:position], before[subspace][position + 1 :]])
-        if len(old):
-            turned = 1 - F.cosine_similarity(old.double(), after[subspace].double(), dim=-1)
-            moved = max(moved, float(turned.where((old != after[subspace]).any(dim=-1), 0.0).max()))
-    return moved
 
 
 def _without(entry: Learned, name: str) -> Learned:

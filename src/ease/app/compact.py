@@ -1,69 +1,21 @@
-"""A saved EASE model in fewer bytes and passes: narrower numbers, thinner adapters, fewer subspaces."""
+"""A saved model in fewer bytes and passes, written as a new generation; the method does the work."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import combinations
 from pathlib import Path
-from typing import Any
 
 from ease.app.classifier import Classifier
 from ease.app.evaluation import evaluate_folder
-from ease.backbone import Tuning
 from ease.engine import files as durable
-from ease.engine.compression import Packed, check_energy, check_storage
 from ease.engine.files import FileEntry
 from ease.engine.progress import Progress
 from ease.engine.store import OWNER, ModelDirectory, model_directory
-from ease.errors import EaseError, unknown
-from ease.heads import PrototypeBank
-from ease.heads.reduction import closeness, regrouped
+from ease.errors import EaseError
 from ease.methods.base import Learner
-from ease.methods.ease import PTM, Ease, unpacked_tuning
-from ease.tuning import Adapter
-from ease.tuning.adapter import averaged
-
-WAYS = ("drop", "merge")
-
-
-@dataclass(frozen=True)
-class Compaction:
-    """What to do to a model. What is None is left as it is.
-
-    Attributes:
-        storage: `fp32`, `fp16` or `int8`, of subspaces and prototypes.
-        energy: share of the squared length of each adapter's matrices that their low-rank factors keep.
-        max_subspaces: how many passes a prediction may take; the PTM, where it is in use, is one of them.
-        how: `drop` loses the newest subspaces, `merge` averages what adapters add.
-    """
-
-    storage: str | None = None
-    energy: float | None = None
-    max_subspaces: int | None = None
-    how: str | None = None
-
-    def __post_init__(self) -> None:
-        if self.storage is not None:
-            check_storage(self.storage)
-        if self.energy is not None:
-            object.__setattr__(self, "energy", check_energy(self.energy))
-        if self.max_subspaces is not None and self.max_subspaces < 1:
-            raise EaseError(
-                f"max_subspaces (--max-subspaces) must be 1 or more, not {self.max_subspaces}: without any it is blind"
-            )
-        if self.how is not None and self.how not in WAYS:
-            raise unknown("way to lose subspaces", self.how, WAYS)
-        if self.how is not None and self.max_subspaces is None:
-            raise EaseError(
-                f"to {self.how} subspaces it must know how many may stay: give max_subspaces (--max-subspaces) as well"
-            )
-
-    @property
-    def asks(self) -> bool:
-        """Whether it asks for anything."""
-        return (self.storage, self.energy, self.max_subspaces) != (None, None, None)
+from ease.methods.compaction import Compactable, Compaction
+from ease.methods.registry import methods
 
 
 @dataclass(frozen=True)
@@ -73,9 +25,10 @@ class Size:
     Attributes:
         subspace_bytes: of the files of a generation that hold adapters.
         prototype_bytes: of those that hold prototypes.
-        subspaces: adapters (or other tunings) in them.
+        subspaces: adapters (or other tunings), a file each.
         passes: through the backbone, for one prediction.
         accuracy: percent of the images it was checked on; None without any.
+        statistics_bytes: of the files with what else the method keeps; for strata, the pooled scatter.
     """
 
     subspace_bytes: int
@@ -83,6 +36,7 @@ class Size:
     subspaces: int
     passes: int
     accuracy: float | None = None
+    statistics_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -116,7 +70,7 @@ def compact(
     weights: Path | str | None = None,
     progress: Progress | None = None,
 ) -> Compacted:
-    """Write a smaller form of a saved EASE model as a new generation; `rollback` goes back to the old one.
+    """Write a smaller form of a saved model as a new generation; `rollback` goes back to the old one.
 
     Args:
         path: model directory, or a run's folder.
@@ -135,7 +89,7 @@ def compact(
     classifier = Classifier.open(directory.path, weights)
     if not classifier.classes:
         raise EaseError(f"the model in {directory.path} knows no class yet: let it learn some")
-    old, seen = _ease(classifier.learner), classifier.generation
+    old, seen = classifier.learner, classifier.generation
     new = compacted(old, compaction)
     before, after = entries(old), entries(new)
     changed = before != after
@@ -153,7 +107,9 @@ def compact(
     )
 
 
-def _write(classifier: Classifier, new: Ease, seen: int, changed: bool, forget_history: bool) -> int | None:
+def _write(
+    classifier: Classifier, new: Learner, seen: int, changed: bool, forget_history: bool
+) -> int | None:
     def change(learner: Learner) -> Learner:
         if classifier.generation != seen:
             raise EaseError(
@@ -169,7 +125,7 @@ def _write(classifier: Classifier, new: Ease, seen: int, changed: bool, forget_h
 
 
 def _rates(
-    classifier: Classifier, new: Ease | None, check: Path | str | None, progress: Progress | None
+    classifier: Classifier, new: Learner | None, check: Path | str | None, progress: Progress | None
 ) -> tuple[float | None, float | None]:
     if check is None:
         return None, None
@@ -193,15 +149,24 @@ def entries(learner: Learner) -> dict[str, FileEntry]:
     }
 
 
-def size_of(learner: Ease, files: dict[str, FileEntry] | None = None, accuracy: float | None = None) -> Size:
+def size_of(
+    learner: Learner, files: dict[str, FileEntry] | None = None, accuracy: float | None = None
+) -> Size:
     """What a learner takes; its files, if they are known already."""
     files = entries(learner) if files is None else files
 
-    def total(kind: str) -> int:
-        return sum(entry.size for name, entry in files.items() if name.startswith(kind))
+    def sizes(kind: str) -> list[int]:
+        return [entry.size for name, entry in files.items() if name.startswith(kind)]
 
-    passes = learner.passes_per_image()
-    return Size(total("subspaces/"), total("prototypes/"), len(learner.tunings), passes, accuracy)
+    subspaces, prototypes, rest = (sizes(kind) for kind in ("subspaces/", "prototypes/", "learner/"))
+    return Size(
+        subspace_bytes=sum(subspaces),
+        prototype_bytes=sum(prototypes),
+        subspaces=len(subspaces),
+        passes=learner.passes_per_image(),
+        accuracy=accuracy,
+        statistics_bytes=sum(rest),
+    )
 
 
 def history_bytes(directory: ModelDirectory) -> int:
@@ -220,113 +185,11 @@ def history_bytes(directory: ModelDirectory) -> int:
 # --- the learner ----------------------------------------------------------------------------------
 
 
-def compacted(learner: Learner, compaction: Compaction) -> Ease:
-    """The learner that comes out; the one given stays as it is."""
-    learner = _ease(learner)
-    if compaction.max_subspaces is not None:
-        learner = fewer(learner, compaction.max_subspaces, compaction.how or "drop")
-    return narrower(learner, compaction.storage, compaction.energy)
-
-
-def _ease(learner: Learner) -> Ease:
-    # A subclass may keep images beside its prototypes, which would no longer belong together.
-    if type(learner) is not Ease:
-        raise EaseError(f"a model of '{learner.name}' cannot be compacted: only those of 'ease' can")
-    return learner
-
-
-def narrower(learner: Ease, storage: str | None = None, energy: float | None = None) -> Ease:
-    """The same subspaces and prototypes with fewer digits and thinner matrices."""
-    if energy is not None:
-        strange = {tuning.kind for tuning in learner.tunings} - {Adapter.kind}
-        if strange:
-            raise EaseError(
-                f"low rank is for the matrices of adapters, and this model has '{min(strange)}': leave it out"
-            )
-    subspaces = []
-    for tuning, packed in zip(learner.tunings, learner.packed, strict=True):
-        new = packed.repacked(storage, energy)
-        subspaces.append((tuning, packed) if new is packed else (_twin(learner, tuning, new), new))
-    storages, states = {}, []
-    for task in range(learner.bank.tasks):
-        packed = Packed(learner.bank.state(task)).repacked(storage or learner.storages.get(task, "fp32"))
-        storages[task] = packed.storage
-        states.append({name: value.clone() for name, value in packed.unpacked().items()})
-    return learner.remade(PrototypeBank.of_states(states), subspaces, storages)
-
-
-def _twin(learner: Ease, tuning: Tuning, packed: Packed) -> Tuning:
-    return unpacked_tuning(tuning.kind, learner.backbone.shape, tuning.config(), packed)
-
-
-def fewer(learner: Ease, most: int, how: str) -> Ease:
-    """The learner with at most so many subspaces in use; those that no class needs any more go in any case.
-
-    `drop` keeps the oldest: the older a subspace, the more classes have a real prototype there, and in the first of all
-    every class has. A task that loses its own takes one of them as its own.
-    """
-    columns = learner.columns()
-    learned = [column for column in columns if column != PTM]
-    if len(columns) <= most and len(learner.tunings) == len(learned):
-        return learner
-    if how == "merge":
-        return regroup(learner, most_alike(learner, most))
-    return regroup(learner, [[column] for column in learned[: most - len(columns) + len(learned)]])
-
-
-def most_alike(learner: Ease, most: int) -> list[list[int]]:
-    """Subspaces in groups, the two most alike joined first (average linkage)."""
-    settings, columns = learner.settings, learner.columns()
-    if settings.complement == "none" or settings.diagonal:
+def compacted(learner: Learner, compaction: Compaction) -> Learner:
+    """The learner that comes out; the one given stays as it is. A method that cannot do this is refused."""
+    if not isinstance(learner, Compactable):
+        able = [f"'{name}'" for name, method in methods().items() if issubclass(method, Compactable)]
         raise EaseError(
-            "merging needs prototypes of all classes in all subspaces, which this model does without: drop"
+            f"a model of '{learner.name}' cannot be compacted: only those of {' and '.join(able)} can"
         )
-    learned = [column for column in columns if column != PTM]
-    adapters = [t for t in learner.tunings if isinstance(t, Adapter)]
-    if len(adapters) < len(learner.tunings) or len({adapter.reads for adapter in adapters}) > 1:
-        raise EaseError("only adapters that read the same can be merged, and this model has others: drop")
-    wanted = most - (len(columns) - len(learned))
-    if wanted < 1:
-        raise EaseError(
-            "one subspace is the pre-trained model, which merges with no adapter: let 2 or more stay, or drop"
-        )
-    alike = {frozenset(pair): closeness(learner.bank, *pair) for pair in combinations(learned, 2)}
-
-    def linkage(pair: tuple[list[int], list[int]]) -> float:
-        return sum(alike[frozenset((a, b))] for a in pair[0] for b in pair[1]) / (len(pair[0]) * len(pair[1]))
-
-    groups = [[column] for column in learned]
-    while len(groups) > wanted:
-        one, other = max(combinations(groups, 2), key=linkage)
-        groups = sorted([group for group in groups if group not in (one, other)] + [sorted(one + other)])
-    return groups
-
-
-def regroup(
-    learner: Ease,
-    groups: Sequence[Sequence[int]],
-    average: Callable[[list[Any]], Tuning] = averaged,
-) -> Ease:
-    """The learner with one subspace per group, in this order; subspaces in no group are lost.
-
-    Args:
-        learner: it stays as it is.
-        groups: of subspaces, counted from 1.
-        average: makes one tuning of a group's.
-    """
-    mixes = any(len(group) > 1 for group in groups)
-    prototypes = dict(zip(learner.columns(), learner.classifier(), strict=True)) if mixes else {}
-    subspaces = []
-    for group in groups:
-        members = [(learner.tunings[s - 1], learner.packed[s - 1]) for s in group]
-        subspaces.append(members[0] if len(members) == 1 else _joined(learner, members, average))
-    return learner.remade(regrouped(learner.bank, groups, prototypes), subspaces, learner.storages)
-
-
-def _joined(
-    learner: Ease, members: list[tuple[Tuning, Packed]], average: Callable[[list[Any]], Tuning]
-) -> tuple[Tuning, Packed]:
-    tuning = average([tuning for tuning, _ in members])
-    storages = {packed.storage for _, packed in members}
-    packed = Packed(tuning.state_dict()).repacked(storages.pop() if len(storages) == 1 else None)
-    return _twin(learner, tuning, packed), packed
+    return learner.compacted(compaction)

@@ -67,6 +67,7 @@ class EaseClassifier(ClassifierMixin, BaseEstimator):
             augment=self.augment,
             settings=self.settings,
             seed=self.random_state,
+            write=False,
         )
         self.classes_ = labels[:0]
         return self._learn(images, labels)

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from ease import __version__
+from ease.app.confidence import Calibration
 from ease.backbone import PTM
 from ease.backbone.vit import stacked
 from ease.engine import files as durable
@@ -35,6 +36,9 @@ SIDE_BY_SIDE = 8
 prediction grows with it."""
 
 TOLERANCE = 1e-4
+UNKNOWN_THRESHOLD = 0.5
+"""An image whose `unknown` is above it is of none of the classes: that is what `Calibration.unknown` promises."""
+
 BATCHES = (1, 3)
 """Sizes that the check runs; the graph is traced with two images, so that neither is the traced one."""
 
@@ -46,9 +50,11 @@ class Exported:
     Attributes:
         path: the file.
         bytes: its size.
-        largest_difference: from the learner's own logits and probabilities on random images; None if not checked.
+        largest_difference: on random images, of the logits from the learner's, and of what is made of them from what
+            the calibration makes of them; None if not checked.
         opset: of the graph.
         classes: how many it tells apart.
+        outputs: their names, in order.
     """
 
     path: Path
@@ -56,25 +62,26 @@ class Exported:
     largest_difference: float | None
     opset: int
     classes: int
+    outputs: tuple[str, ...]
 
 
 class Network(nn.Module):
-    """Pixels in [0, 1] -> logits and probabilities, as one computation that is the same for every batch size.
+    """Pixels in [0, 1] -> logits and what they mean, as one computation that is the same for every batch size.
 
     Args:
         learner: what it computes.
-        temperature: divides the logits before their softmax.
+        calibration: what turns logits into probabilities and, if it is fitted, into unknown scores.
     """
 
     mean: Tensor
     std: Tensor
 
-    def __init__(self, learner: Learner, temperature: float) -> None:
+    def __init__(self, learner: Learner, calibration: Calibration) -> None:
         super().__init__()
         pixels = learner.backbone.pixels
         self.register_buffer("mean", torch.tensor(pixels.mean).view(3, 1, 1))
         self.register_buffer("std", torch.tensor(pixels.std).view(3, 1, 1))
-        self.temperature = temperature
+        self.calibration = calibration
         self._learner = (learner,)  # in a tuple: it is no module
         asked = [PTM if s.tuning is None else s.tuning for s in learner.subspaces()]
         groups = (list(some) for _, some in groupby(asked, key=lambda tuning: tuning.group()))
@@ -84,10 +91,10 @@ class Network(nn.Module):
         self.vits.extend(vit for tuning in asked if (vit := tuning.vit()) is not None)
         self.prompted = Prompted(learner) if isinstance(learner, PromptLearner) else None
 
-    def forward(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
-        """[N, 3, s, s] -> logits [N, C] and probabilities [N, C]."""
+    def forward(self, pixels: Tensor) -> tuple[Tensor, ...]:
+        """[N, 3, s, s] -> logits [N, C], probabilities [N, C] and, of a calibrated model, unknown scores [N]."""
         logits = self._logits((pixels - self.mean) / self.std)
-        return logits, (logits / self.temperature).softmax(dim=-1)
+        return logits, *_meaning(logits, self.calibration).values()
 
     def _logits(self, pixels: Tensor) -> Tensor:
         (learner,) = self._learner
@@ -99,9 +106,21 @@ class Network(nn.Module):
         return learner.head(learner.backbone.features(pixels, tunings, learner.reading, at_once=1))  # type: ignore[arg-type]
 
 
+def _meaning(logits: Tensor, calibration: Calibration) -> dict[str, Tensor]:
+    """What the calibration makes of logits [N, C], by the name of the graph's output."""
+    found = {"probabilities": calibration.confidences(logits)}
+    return {**found, "unknown": calibration.unknown(logits)} if calibration.calibrated else found
+
+
+def output_names(calibration: Calibration) -> tuple[str, ...]:
+    """The graph's outputs in their order. A model that no image was held out from has no unknown score."""
+    return ("logits", "probabilities", *["unknown"] * calibration.calibrated)
+
+
 def export_onnx(path: Path, out: Path, *, weights: Path | None = None, check: bool = True) -> Exported:
     """Write a saved model as an ONNX file: `pixels` [N, 3, s, s] -> `logits` [N, C] and `probabilities` [N, C].
 
+    A calibrated model has a third output, `unknown` [N]: how likely an image is of no known class, as in a prediction.
     Pixels are RGB in [0, 1], already resized; mean and std are inside the graph, so that nobody can get them wrong.
     What else a caller must know stands in the file's metadata.
 
@@ -113,29 +132,29 @@ def export_onnx(path: Path, out: Path, *, weights: Path | None = None, check: bo
     """
     _need_packages(check)
     directory = model_directory(path)
-    if out.is_dir():
-        raise EaseError(f"cannot write {out}: it is a folder, name a file")
+    durable.check_place(out)
     learner, manifest = open_model(directory.path, weights)
     if not learner.classes:
         raise EaseError(f"the model in {directory.path} knows no class yet: let it learn some")
     with making_sense(directory):
-        temperature = _temperature(manifest)
-        facts = _metadata(learner, manifest, temperature)
-    data, difference = onnx_of(learner, facts, temperature, check)
+        fitted = manifest.get("calibration")
+        calibration = Calibration.none() if fitted is None else Calibration.of_json(fitted, learner.classes)
+        facts = _metadata(learner, manifest, calibration)
+    data, difference = onnx_of(learner, facts, calibration, check)
     durable.make_folder(out.parent)
     durable.write_atomic(out, data)
-    return Exported(out, len(data), difference, OPSET, learner.classes)
+    return Exported(out, len(data), difference, OPSET, learner.classes, output_names(calibration))
 
 
 def onnx_of(
-    learner: Learner, facts: Mapping[str, str], temperature: float = 1.0, check: bool = True
+    learner: Learner, facts: Mapping[str, str], calibration: Calibration | None = None, check: bool = True
 ) -> tuple[bytes, float | None]:
     """A learner as the content of an ONNX file, and its largest difference from the learner if that is checked.
 
     Args:
         learner: one that knows some classes.
         facts: the file's metadata.
-        temperature: divides the logits before their softmax.
+        calibration: what the logits mean; None leaves them uncalibrated.
         check: whether to run the graph and compare.
     """
     _need_packages(check)
@@ -143,7 +162,8 @@ def onnx_of(
 
     if not learner.per_image:
         learner.within(len(learner.subspaces()))  # a graph has no choice: it takes every pass
-    network = Network(learner, temperature).eval()
+    calibration = Calibration.none() if calibration is None else calibration
+    network = Network(learner, calibration).eval()
     size = sum(value.numel() * value.element_size() for value in network.state_dict().values())
     if size > LIMIT:
         raise _too_large(learner, size)
@@ -155,7 +175,7 @@ def onnx_of(
     if proto.ByteSize() >= 2**31:
         raise _too_large(learner, proto.ByteSize())
     data = bytes(proto.SerializeToString(deterministic=True))
-    return data, _largest_difference(data, learner, images, expected, temperature) if check else None
+    return data, _largest_difference(data, learner, images, expected, calibration) if check else None
 
 
 def _need_packages(check: bool) -> None:
@@ -169,15 +189,7 @@ def _need_packages(check: bool) -> None:
         raise EaseError("ONNX export needs more packages: pip install 'ease-cil[onnx]'") from error
 
 
-def _temperature(manifest: Mapping[str, Any]) -> float:
-    """What the model's confidences were calibrated with, if they were."""
-    value = float((manifest.get("calibration") or {}).get("temperature", 1.0))
-    if not (value > 0 and math.isfinite(value)):
-        raise ValueError(f"temperature {value} is not positive")
-    return value
-
-
-def _metadata(learner: Learner, manifest: Mapping[str, Any], temperature: float) -> dict[str, str]:
+def _metadata(learner: Learner, manifest: Mapping[str, Any], calibration: Calibration) -> dict[str, str]:
     names = [entry["name"] for entry in manifest["classes"]]
     if len(names) != learner.classes:
         raise ValueError(f"{len(names)} class names for {learner.classes} classes")
@@ -186,10 +198,13 @@ def _metadata(learner: Learner, manifest: Mapping[str, Any], temperature: float)
         "input": "float32 [N, 3, input_size, input_size], RGB, values in [0, 1], resized as said here",
         "normalisation": "(pixels - mean) / std is inside the graph: do not normalise again",
     }
+    calibrated = calibration.calibrated
     return {
         "classes": json.dumps(names),
         "preprocessing": json.dumps(preprocessing),
-        "temperature": json.dumps(temperature),
+        "calibrated": json.dumps(calibrated),
+        "temperature": json.dumps(calibration.temperature),
+        "unknown_threshold": json.dumps(UNKNOWN_THRESHOLD if calibrated else None),
         "method": learner.name,
         "backbone": learner.backbone.name,
         "generation": str(manifest["generation"]),
@@ -214,7 +229,7 @@ def _traced(network: Network, example: Tensor, learner: Learner) -> Any:
                 verbose=False,
                 opset_version=OPSET,
                 input_names=["pixels"],
-                output_names=["logits", "probabilities"],
+                output_names=list(output_names(network.calibration)),
                 dynamic_shapes=({0: torch.export.Dim("batch")},),
             )
         assert program is not None
@@ -247,9 +262,13 @@ def _too_large(learner: Learner, size: int) -> EaseError:
 
 
 def _largest_difference(
-    data: bytes, learner: Learner, images: Tensor, expected: Tensor, temperature: float
+    data: bytes, learner: Learner, images: Tensor, expected: Tensor, calibration: Calibration
 ) -> float:
-    """How far the graph's logits are from the learner's, in batches of several sizes; too far is an error."""
+    """How far the graph's logits are from the learner's, in batches of several sizes; too far is an error.
+
+    What is made of logits is compared with what the calibration makes of the very same: it divides by a temperature,
+    which can be small, and would enlarge their last bits.
+    """
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -260,10 +279,11 @@ def _largest_difference(
     try:
         session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
         for some, wanted in zip(images.split(list(BATCHES)), expected.split(list(BATCHES)), strict=True):
-            logits, probabilities = session.run(["logits", "probabilities"], {"pixels": some.numpy()})
-            sure = (wanted / temperature).softmax(dim=-1)
-            for found, right in ((logits, wanted), (probabilities, sure)):
-                difference = float((torch.from_numpy(found) - right).abs().max())
+            outputs = session.run(list(output_names(calibration)), {"pixels": some.numpy()})
+            logits, *rest = map(torch.from_numpy, outputs)
+            meant = _meaning(logits, calibration).values()
+            for found, right in zip([logits, *rest], [wanted, *meant], strict=True):
+                difference = float((found - right).abs().max())
                 worst = max(worst, difference) if math.isfinite(difference) else math.inf
     except Exception as error:  # the runtime has exceptions of its own for each kind of trouble
         reason = " ".join(str(error).split())[:120]

@@ -20,6 +20,7 @@ from ease.engine import files as durable
 from ease.engine.files import FileEntry
 from ease.engine.store import ModelDirectory, decode_manifest, manifest_copy, model_directory
 from ease.errors import EaseError
+from ease.filesystem import entries, shown, what_is
 from ease.methods.model import BACKBONE_FILE, making_sense, weights_beside
 
 FORMAT = 1
@@ -65,6 +66,7 @@ def pack(path: Path, out: Path, *, weights: Path | None = None, images: bool = F
         images: pack the training images too that an exemplar-based method keeps; without it such a model is refused.
     """
     directory = model_directory(path)
+    durable.check_place(out)
     raw = durable.read_bytes(directory.manifest_path, durable.JSON_LIMIT)
     manifest, stored = decode_manifest(raw, directory.manifest_path)
     if not images and any(name.startswith(IMAGES) for name in stored):
@@ -128,12 +130,12 @@ def unpack(archive: Path, folder: Path) -> Packed:
         archive: what `pack` wrote.
         folder: new or empty.
     """
-    with durable.explained("read", folder):
-        taken = folder.is_symlink() or (
-            folder.exists() and (not folder.is_dir() or any(folder.iterdir()) or not folder.name)
-        )
+    what = what_is(folder)
+    taken = folder.is_symlink() or (
+        what != "missing" and (what != "folder" or bool(entries(folder)) or not folder.name)
+    )
     if taken:
-        raise EaseError(f"'{folder}' is there already: choose a new folder for the model")
+        raise EaseError(f"'{shown(folder)}' is there already: choose a new folder for the model")
     with _opened(archive) as opened:
         members = _members(opened, archive)
         index = _index(opened, members, archive)
@@ -160,8 +162,10 @@ def unpack(archive: Path, folder: Path) -> Packed:
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[zipfile.ZipFile]:
     with durable.explained("read", path):
-        if not path.is_file():
-            raise EaseError(f"cannot read {path}: there is no such file, check the path")
+        what = what_is(path)
+        if what != "file":
+            reason = "there is no such file" if what == "missing" else "it is not a file"
+            raise EaseError(f"cannot read {shown(path)}: {reason}, check the path")
         if path.stat().st_size > ARCHIVE_LIMIT:
             raise _refused(path, f"it is larger than {ARCHIVE_LIMIT // 2**30} GB")
         try:

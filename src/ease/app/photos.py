@@ -20,10 +20,10 @@ from torch import Tensor, uint8
 from ease.app.confidence import FEWEST
 from ease.engine.progress import Progress, Quiet
 from ease.errors import EaseError
+from ease.filesystem import expanded, shown, what_is
 from ease.streams.datasets._files import (
     EXTENSIONS,
     FOREIGN,
-    PIXELS,
     Checked,
     check_content,
     check_file,
@@ -32,8 +32,9 @@ from ease.streams.datasets._files import (
     load_image,
     rgb_of,
 )
+from ease.streams.datasets._limits import LIMITS
 from ease.streams.datasets._registry import Unreadable
-from ease.streams.datasets._scan import scan_folder, some_of
+from ease.streams.datasets._scan import find_files, scan_folder, some_of
 from ease.streams.images import ArraySource, ImageSet, content_hash
 
 __all__ = ["Photos", "as_image_set", "class_name", "decode", "find_images", "gather", "jpeg"]
@@ -191,7 +192,7 @@ def _of_mapping(source: Mapping[str, Sequence[Any]]) -> _Batch:
 
 
 def _of_folder(root: Path, unreadable: Unreadable) -> _Batch:
-    scan = scan_folder(root.expanduser(), unreadable, flat=True)
+    scan = scan_folder(expanded(root), unreadable, flat=True)
     if not scan.train:
         loose = f" but {len(scan.others)} loose files" if scan.others else ""
         raise EaseError(
@@ -262,8 +263,7 @@ def _of_array(array: npt.NDArray[Any], name: str) -> Tensor:
         raise EaseError(
             f"image '{name}' has the shape {list(array.shape)}: give H x W, or H x W x 1, 3 or 4 channels"
         )
-    if wide.shape[0] * wide.shape[1] > PIXELS:
-        raise EaseError(f"image '{name}' has more than {PIXELS:,} pixels: make it smaller")
+    LIMITS.check_size(wide.shape[1], wide.shape[0], name)
     values = _of_values(wide, name)
     return rgb_of(Image.fromarray(values[..., 0] if values.shape[-1] == 1 else values), name)
 
@@ -289,8 +289,7 @@ def _of_tensor(tensor: Tensor, name: str) -> Tensor:
         raise EaseError(
             f"image '{name}' is {dtype} {list(tensor.shape)}: give torch tensors as uint8 [3, H, W]"
         )
-    if tensor.shape[1] * tensor.shape[2] > PIXELS:
-        raise EaseError(f"image '{name}' has more than {PIXELS:,} pixels: make it smaller")
+    LIMITS.check_size(tensor.shape[2], tensor.shape[1], name)
     return tensor.detach().cpu().clone().contiguous()
 
 
@@ -387,18 +386,18 @@ def find_images(places: Sequence[Path | str]) -> list[Path]:
     """Image files, and those in folders at any depth, in the order of their names; what is not there is refused."""
     found: list[Path] = []
     for place in map(Path, places):
-        if place.is_dir():
-            inside = sorted(path for path in place.rglob("*") if path.suffix.lower() in EXTENSIONS | FOREIGN)
-            own = [p for p in inside if not any(part.startswith(".") for part in p.relative_to(place).parts)]
+        what = what_is(place)
+        if what == "folder":
+            own = find_files(place, EXTENSIONS | FOREIGN)
             if not own:
                 raise EaseError(
                     f"folder '{place}' has no image in it: give one that has, or the images themselves"
                 )
             found += own
-        elif place.exists():
-            found.append(place)
+        elif what == "missing":
+            raise EaseError(f"'{shown(place)}' does not exist: check the path")
         else:
-            raise EaseError(f"'{place}' does not exist: check the path")
+            found.append(place)
     return found
 
 

@@ -6,16 +6,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ease.backbone.block import check_supported, has_plain_mlp, reads_class_token_alone, run_block
 from ease.backbone.ports import Departure, Shape, Tuning
+from ease.backbone.reading import Layers, Reading
 from ease.backbone.trunk import Trunk, embed
-
-Reading = Literal["pooled", "tokens"]
 
 TOKENS_AT_ONCE = {"cpu": 2**11, "cuda": 2**15}
 """Subspaces run side by side up to this many tokens: enough to fill the matmuls. More would cost memory and,
@@ -92,6 +91,10 @@ class Backbone:
         """Where the frozen weights are."""
         return next(self.vit.parameters()).device
 
+    def width(self, reading: Reading) -> int:
+        """Numbers per image and subspace that a reading gives; for `tokens`, per token."""
+        return reading.width(self.vit) if isinstance(reading, Layers) else self.dim
+
     def to(self, device: torch.device | str) -> Backbone:
         """Move the frozen weights."""
         self.vit.to(device)
@@ -110,11 +113,13 @@ class Backbone:
     ) -> Tensor:
         """One subspace, with gradients for the tuning and in the tuning's own mode (train or eval).
 
-        Images [N, 3, s, s] -> [N, d]; for `tokens` [N, T, d] after the final norm: class token and registers,
-        prompts if the tuning has any, patches. `drop_patches` is the share of patches that each image loses, at random,
-        before the first block: training costs so much less.
+        Images [N, 3, s, s] -> [N, d]; for `Layers` [N, width]; for `tokens` [N, T, d] after the final norm: class
+        token and registers, prompts if the tuning has any, patches. `drop_patches` is the share of patches that each
+        image loses, at random, before the first block: training costs so much less.
         """
         tuning = PTM if tuning is None else tuning
+        if isinstance(reading, Layers):
+            reading.check(self.shape.depth)
         vit: Any = tuning.vit() or self.vit
         x = embed(vit, images, tuning)
         if drop_patches:
@@ -129,13 +134,15 @@ class Backbone:
         reading: Reading = "pooled",
         at_once: int | None = None,
     ) -> Tensor:
-        """All subspaces of a batch in one call, in the order asked; fp32 [S, N, d] (or [S, N, T, d]).
+        """All subspaces of a batch in one call, in the order asked; fp32 [S, N, width] (or [S, N, T, d]).
 
         None stands for the PTM itself, a stack for all that is in it. Always in eval mode. What the tunings share is
         computed once. `at_once` is how many of them run side by side; None chooses by the number of images, which a
         traced graph must not do.
         """
         asked = [PTM if t is None else t for t in tunings]
+        if isinstance(reading, Layers):
+            reading.check(self.shape.depth)
         with _evaluating(asked):
             parts = images.split(self._images_at_once(images)) if at_once is None else [images]
             return torch.cat([self._features(part, asked, reading, at_once) for part in parts], dim=1)
@@ -170,7 +177,8 @@ class Backbone:
                 yield self._run(embed(tuning.vit() or self.vit, images, tuning), tuning, reading)
             else:
                 start = tuning.first_layer()
-                yield self._run(trunk.entering(start), tuning, reading, start)
+                shared = [trunk.entering(layer + 1) for layer in range(self._first_read(reading), start)]
+                yield self._run(trunk.entering(start), tuning, reading, start, shared)
 
     def _branches(
         self, trunk: Trunk, members: list[Tuning], reading: Reading, at_once: int | None
@@ -183,17 +191,41 @@ class Backbone:
         for tuning in stacked(members, at_once):
             branch = tuning.branch(0, stream, normed)
             x = out if branch is None else (branch.unflatten(0, (tuning.copies, -1)) + out).flatten(0, 1)
-            yield from self._run(x, tuning, reading, 1).unflatten(0, (tuning.copies, -1))
+            shared = [x] if self._first_read(reading) == 0 else []
+            yield from self._run(x, tuning, reading, 1, shared).unflatten(0, (tuning.copies, -1))
 
     def _queries(self, vit: Any, layer: int, reading: Reading) -> int | None:
-        """In the last block only the class token is read, if it is alone."""
-        last = layer == self.shape.depth - 1
-        return 1 if last and reading == "pooled" and reads_class_token_alone(vit) else None
+        """In the last block only the class token is computed, if nothing else is read."""
+        if layer < self.shape.depth - 1 or reading == "tokens":
+            return None
+        alone = (
+            reading.class_token_alone(vit) if isinstance(reading, Layers) else reads_class_token_alone(vit)
+        )
+        return 1 if alone else None
 
-    def _run(self, x: Tensor, tuning: Tuning, reading: Reading, start: int = 0) -> Tensor:
-        """Tokens [N, T, d] that enter block `start` to the feature."""
+    def _first_read(self, reading: Reading) -> int:
+        """The first block whose tokens `Layers` reads; none for other readings."""
+        return self.shape.depth - (reading.count if isinstance(reading, Layers) else 0)
+
+    def _run(
+        self, x: Tensor, tuning: Tuning, reading: Reading, start: int = 0, earlier: Sequence[Tensor] = ()
+    ) -> Tensor:
+        """Tokens [N, T, d] that enter block `start` to the feature.
+
+        `earlier` are the tokens that left the blocks before `start`, as far as they are read.
+        """
         vit: Any = tuning.vit() or self.vit
+        norm: Any = tuning.norm() or vit.norm
         front, prompts = vit.num_prefix_tokens, 0
+
+        def normed(tokens: Tensor) -> Tensor:
+            return tuning.modulate("norm", -1, norm(tokens))
+
+        def summary(tokens: Tensor) -> list[Tensor]:
+            assert isinstance(reading, Layers)
+            return reading.summary(vit, normed(tokens) if reading.normed else tokens, prompts)
+
+        read = [summary(tokens) for tokens in earlier]
         for layer in range(start, self.shape.depth):
             inserted = tuning.prompts(layer, x.shape[0])
             if inserted is not None:
@@ -201,8 +233,11 @@ class Backbone:
                 prompts = inserted.shape[1]
             block = tuning.block(layer) or vit.blocks[layer]
             x = run_block(block, x, layer, tuning, self._queries(vit, layer, reading))
-        norm: Any = tuning.norm() or vit.norm
-        x = tuning.modulate("norm", -1, norm(x))
+            if layer >= self._first_read(reading):
+                read.append(summary(x))
+        if isinstance(reading, Layers):
+            return reading.side_by_side(read)
+        x = normed(x)
         if reading == "tokens":
             return x
         if prompts and x.shape[1] > 1:  # prompts steer the others; what pools over tokens must not see them

@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from ease.errors import EaseError
+from ease.filesystem import shown, what_is
 
 SUFFIXES = (".safetensors", ".npz")
 PICKLED = (".pth", ".pt", ".bin")
@@ -29,8 +30,10 @@ def _size(path: Path) -> int:
 
 def read_weights(path: Path) -> dict[str, Tensor]:
     """The tensors of a .safetensors or .npz (JAX) file, under the file's own names."""
-    if not path.is_file():
-        raise EaseError(f"weights file '{path}' does not exist")
+    what = what_is(path)
+    if what != "file":
+        reason = "does not exist" if what == "missing" else "is not a file"
+        raise EaseError(f"weights file '{shown(path)}' {reason}: check the path")
     if path.suffix in PICKLED:
         raise EaseError(
             f"weights file '{path}' is a pickle, which may run code when it is opened: if you trust it, load it with "

@@ -11,6 +11,7 @@ import typer
 from ease import __version__
 from ease.cli import grow, lists, models, paper, runs, serve, share
 from ease.errors import EaseError
+from ease.filesystem import explain
 
 INTERRUPTED = 130
 
@@ -72,6 +73,7 @@ def main() -> None:
     """The console script: errors as one line, exit code 2, no traceback unless --debug."""
     debug = "--debug" in sys.argv
     try:
+        _check_words(sys.argv[1:])
         code = int(app(standalone_mode=False) or 0)
         if code == INTERRUPTED:  # typer has caught Ctrl-C itself
             raise KeyboardInterrupt
@@ -82,6 +84,10 @@ def main() -> None:
         _fail(f"error: {error}")
     except KeyboardInterrupt:
         _fail("interrupted: a run continues with 'ease run --resume DIR'", INTERRUPTED)
+    except OSError as error:
+        if debug:
+            raise
+        _fail(f"error: {explain('use', error.filename or 'a file', error)}")
     except Exception as error:
         if type(error).__name__ == "Abort":  # how older versions of typer tell of Ctrl-C
             _fail("interrupted: a run continues with 'ease run --resume DIR'", INTERRUPTED)
@@ -90,6 +96,14 @@ def main() -> None:
         if debug or message is None:
             raise
         _fail(f"error: {' '.join(message().split())} (see --help)")
+
+
+def _check_words(words: list[str]) -> None:
+    """A variable of the shell that is not set leaves an empty word, which as a path would mean the folder one is in."""
+    for at, word in enumerate(words):
+        if not word or (word.startswith("--") and word.endswith("=")):
+            where = word[:-1] or (words[at - 1] if at else "the command")
+            raise EaseError(f"the value after '{where}' is empty: is a variable of the shell not set?")
 
 
 def _fail(line: str, code: int = 2) -> None:

@@ -21,21 +21,28 @@ def learn(
     folder: Annotated[Path, typer.Argument(help="Photos, one folder per class.")],
     model: Annotated[Path, typer.Option(help="Model directory; a new one is made.")],
     extend: Annotated[bool, typer.Option("--extend", help="Known classes get these photos too.")] = False,
+    tune: Annotated[
+        bool,
+        typer.Option(
+            "--tune", help="Take more time over a new model's first photos: adapt to them if that helps."
+        ),
+    ] = False,
     unreadable: options.Unreadable = "refuse",
     thumbnails: Annotated[
         bool, typer.Option("--thumbnails", help="Keep one small picture per class in the model.")
     ] = False,
+    method: options.Method = None,
     backbone: options.Backbone = None,
     weights: options.Weights = None,
     input_size: options.InputSize = None,
     augment: Annotated[
         str | None, typer.Option(help="photos, or gentle: never mirrored, hardly cropped (letters, signs).")
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="Names every random number.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Random seed.")] = None,
     sets: options.Sets = None,
     as_json: options.Json = False,
 ) -> None:
-    """Teach a model the classes of a folder. No photo is kept; the model grows by one small file."""
+    """Teach a model the classes of a folder. No photo is kept; the model grows by its new classes."""
     from ease.app.classifier import Classifier
     from ease.app.photos import gather
     from ease.config import parse_sets
@@ -44,6 +51,7 @@ def learn(
 
     bad = options.refuse_or_skip(unreadable)
     making: dict[str, Any] = {
+        "method": method,
         "backbone": backbone,
         "input_size": input_size,
         "augment": augment,
@@ -57,9 +65,12 @@ def learn(
         classifier = Classifier.open(model, weights)
         photos = gather(folder, unreadable=bad, progress=Bars())
     else:
-        photos = gather(folder, unreadable=bad, progress=Bars())  # before anything is written
-        classifier = Classifier.create(model, weights=weights, settings=parse_sets(sets or []), **making)
-    learned = classifier.learn(photos, extend=extend, thumbnails=thumbnails, progress=Bars())
+        photos = gather(folder, unreadable=bad, progress=Bars())
+        # Not written yet: what fails or is interrupted before anything was learned leaves nothing behind.
+        classifier = Classifier.create(
+            model, weights=weights, settings=parse_sets(sets or []), write=False, **making
+        )
+    learned = classifier.learn(photos, extend=extend, tune=tune, thumbnails=thumbnails, progress=Bars())
     if as_json:
         print_json(asdict(learned))
         return
@@ -153,10 +164,9 @@ def forget(name: str, model: Model, weights: options.Weights = None, as_json: op
         print_json(asdict(done))
         return
     typer.echo(f"forgot '{name}' and all earlier generations (generation {done.generation})")
-    typer.echo(
-        f"prototypes of other classes: real ones unchanged, synthesised ones turned by up to {done.moved:.2g}"
-    )
-    typer.echo("the adapter that was learned with it still carries what its photos taught it")
+    typer.echo(f"other classes: directions turned by at most {done.moved:.2g} (1 - cosine)")
+    if done.kept:
+        typer.echo(f"what still carries some of it: {done.kept}")
 
 
 def rollback(

@@ -61,7 +61,11 @@ def _evaluate_folder(
 ) -> None:
     from ease.app.classifier import Classifier
     from ease.app.evaluation import evaluate_folder, write_evaluation
+    from ease.engine.files import check_folder_place
     from ease.engine.progress import Bars
+
+    if out is not None:
+        check_folder_place(out)
 
     classifier = Classifier.open(model, weights, budget=budget)
     found, photos = evaluate_folder(classifier, folder, unreadable, Bars())
@@ -115,15 +119,29 @@ def info(
         typer.echo(
             f"{act['date'][:10]}: {' and '.join(what) or 'classes forgotten since'}, {act['images']} images; {then}"
         )
+    words = {"learner": "other state", "memory": "kept images"}
+    parts = [
+        f"{words.get(kind, kind)} {size / 2**20:.2f} MB" for kind, size in found["bytes_by_kind"].items()
+    ]
+    parts += [f"stored as {' and '.join(found['storages'])}"] * bool(found["storages"])
+    passes = found["passes_per_image"]
     typer.echo(
-        f"{found['bytes'] / 2**20:.2f} MB in {found['files']} files, {found['passes_per_image']} passes per image"
+        f"{found['bytes'] / 2**20:.2f} MB in {found['files']} files ({', '.join(parts) or 'none yet'}), "
+        f"{passes} pass{'es' * (passes != 1)} per image"
     )
+    if found["adapted"] is not None:
+        how = (
+            "adapted to its first classes"
+            if found["adapted"]
+            else "not adapted: it reads the backbone as it is"
+        )
+        typer.echo(how)
 
 
 def compact(
     model: Annotated[Path, typer.Option(help="Model directory, or a run's folder.")],
     storage: Annotated[
-        str | None, typer.Option(help="Of adapters and prototypes: fp16, int8 or fp32.")
+        str | None, typer.Option(help="Of all that is kept beside the backbone: fp16, int8 or fp32.")
     ] = None,
     energy: Annotated[
         float | None,
@@ -146,7 +164,7 @@ def compact(
     weights: options.Weights = None,
     as_json: options.Json = False,
 ) -> None:
-    """Make a saved EASE model smaller or faster. The old generation stays until its history is forgotten."""
+    """Make a saved model of ease or strata smaller. The old generation stays until its history is forgotten."""
     from dataclasses import asdict
 
     from ease.app.compact import Compaction
@@ -186,10 +204,13 @@ def _show_sizes(done: Any) -> None:
     from rich.table import Table
 
     checked = done.before.accuracy is not None
-    titles = ["subspace bytes", "prototype bytes", "subspaces", "passes per image", *["accuracy"] * checked]
+    keeps_more = done.before.statistics_bytes > 0
+    titles = ["subspace bytes", "prototype bytes", *["statistics bytes"] * keeps_more]
+    titles += ["subspaces", "passes per image", *["accuracy"] * checked]
     table = Table("", *titles, box=None, pad_edge=False)
     for name, size in (("before", done.before), ("after", done.after)):
-        cells = [size.subspace_bytes, size.prototype_bytes, size.subspaces, size.passes]
+        cells = [size.subspace_bytes, size.prototype_bytes, *[size.statistics_bytes] * keeps_more]
+        cells += [size.subspaces, size.passes]
         rate = [f"{size.accuracy:.2f} %"] if checked else []
         table.add_row(name, *map(str, cells), *rate)
     console().print(table)

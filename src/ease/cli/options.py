@@ -15,6 +15,7 @@ Sets = Annotated[
 ]
 Dataset = Annotated[str | None, typer.Option(help="See 'ease datasets'.")]
 DataRoot = Annotated[Path | None, typer.Option(help="The dataset's folder.")]
+Method = Annotated[str | None, typer.Option(help="Of a new model; see 'ease methods'.")]
 Backbone = Annotated[str | None, typer.Option(help="See 'ease backbones'.")]
 Weights = Annotated[Path | None, typer.Option(help="Local weights: .safetensors or .npz.")]
 InputSize = Annotated[int | None, typer.Option(help="Side length of the input in pixels.")]

@@ -97,8 +97,9 @@ def study(
     from ease.studies.study import load_study, run_study
 
     given = {"data_root": path_text(data_root), "weights": path_text(weights)}
-    cells = load_study(name).cells(names(methods), seed_numbers(seeds), given, sets or [])
-    table, written = run_study(cells, out, jobs, Bars())
+    plan = load_study(name)
+    cells = plan.cells(names(methods), seed_numbers(seeds), given, sets or [])
+    table, written = run_study(cells, out, jobs, Bars(), plan.fused)
     if as_json:
         print_json([record for row in table.rows for record in row.series.records])
         return

@@ -26,6 +26,7 @@ def serve(
     weights: options.Weights = None,
     budget: options.Budget = None,
     create: Annotated[bool, typer.Option("--create", help="Start a new model if there is none.")] = False,
+    method: options.Method = None,
     backbone: Annotated[str | None, typer.Option(help="Of a new model; see 'ease backbones'.")] = None,
     augment: Annotated[
         str | None, typer.Option(help="Of a new model: photos, or gentle for what must not be mirrored.")
@@ -51,7 +52,7 @@ def serve(
     from ease.app.server.run import serve as run
 
     check_token(host, token)
-    _prepare(model, create, backbone, augment, weights)
+    _prepare(model, create, {"method": method, "backbone": backbone, "augment": augment}, weights)
     limits = Limits(
         predict_bytes=predict_mb * MB,
         predict_files=predict_files,
@@ -75,28 +76,31 @@ def serve(
     )
 
 
-def _prepare(
-    model: Path, create: bool, backbone: str | None, augment: str | None, weights: Path | None
-) -> None:
+def _prepare(model: Path, create: bool, wanted: dict[str, str | None], weights: Path | None) -> None:
     """A new model where one is wanted and none is. A server that is started again finds its own."""
-    from ease.backbone.zoo import EMBEDDED
     from ease.engine.store import ModelDirectory
 
+    given = {key: value for key, value in wanted.items() if value is not None}
     if not create:
-        if backbone is not None or augment is not None:
-            raise EaseError("--backbone and --augment are for a new model: add --create, or leave them out")
+        if given:
+            options_given = " and ".join(f"--{key}" for key in given)
+            raise EaseError(f"{options_given} is for a new model: add --create, or leave it out")
+        ModelDirectory(model).manifest()  # a wrong path is told before the server is made
         return
     directory = ModelDirectory(model)
     if directory.exists:
         found = directory.manifest()
-        given = {"backbone": backbone, "augmentation": augment}
-        kept = {"backbone": found["backbone"]["name"], "augmentation": found.get("augmentation", "photos")}
+        kept = {
+            "method": found["method"],
+            "backbone": found["backbone"]["name"],
+            "augment": found.get("augmentation", "photos"),
+        }
         for key, value in given.items():
-            if value is not None and value != kept[key]:
+            if value != kept[key]:
                 raise EaseError(
                     f"{model} already holds a model with {key} {kept[key]}: choose another folder"
                 )
         return
     from ease.app.classifier import Classifier
 
-    Classifier.create(model, backbone or EMBEDDED, weights=weights, augment=augment or "photos")  # type: ignore[arg-type]
+    Classifier.create(model, weights=weights, **given)  # type: ignore[arg-type]

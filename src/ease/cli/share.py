@@ -30,7 +30,7 @@ def export(
         return
     typer.echo(
         f"{done.path}: {_size(done.bytes)}, {done.classes} classes, opset {done.opset}, "
-        f"largest difference {done.largest_difference:.1e}"
+        f"outputs {', '.join(done.outputs)}, largest difference {done.largest_difference:.1e}"
     )
 
 

@@ -11,8 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ease.backbone import Backbone, Tuning
-from ease.backbone.vit import Reading
+from ease.backbone import Backbone, Reading, Tuning
 from ease.engine.fit import Order, Training, fit, visits
 from ease.engine.ledger import Ledger, Phase
 from ease.engine.loading import Loader

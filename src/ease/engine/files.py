@@ -9,7 +9,7 @@ import json
 import os
 import secrets
 import stat
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
@@ -19,7 +19,9 @@ from safetensors.torch import load as decode_safetensors
 from safetensors.torch import save as encode_safetensors
 from torch import Tensor
 
+from ease.documents import check_depth
 from ease.errors import EaseError
+from ease.filesystem import explained, is_folder, read_bytes, shown, size_of
 
 JSON_LIMIT = 64 * 2**20
 JSON_DEPTH = 64
@@ -43,46 +45,31 @@ class FileEntry:
     size: int
 
 
-_REMEDIES = {
-    errno.ENOSPC: "the disk is full: free some space and run again",
-    errno.EDQUOT: "your disk quota is used up: free some space and run again",
-    errno.EFBIG: "the file size limit is reached: raise it (ulimit -f) and run again",
-    errno.EACCES: "permission denied: change the folder's permissions or choose another folder",
-    errno.EPERM: "not permitted: change the folder's permissions or choose another folder",
-    errno.EROFS: "the disk is read-only: choose another folder",
-    errno.ENOENT: "it does not exist: check the path",
-    errno.EISDIR: "it is a folder: choose another name",
-    errno.ENOTDIR: "a part of that path is a file: choose another folder",
-    errno.EEXIST: "a file of that name is in the way: choose another folder",
-    errno.ENAMETOOLONG: "the name is too long: choose a shorter one",
-}
+def make_folder(folder: Path) -> list[Path]:
+    """Make a folder and its parents, each recorded on disk in the folder above it, all of them or none.
 
-
-def explain(action: str, path: Path, error: OSError) -> EaseError:
-    """The operating system's complaint as one line with a remedy."""
-    reason = os.strerror(error.errno) if error.errno else str(error)
-    remedy = _REMEDIES.get(error.errno or 0, f"{reason}: check the disk and run again")
-    return EaseError(f"cannot {action} {path}: {remedy}")
-
-
-@contextlib.contextmanager
-def explained(action: str, path: Path) -> Iterator[None]:
-    """Turns an `OSError` inside into an `EaseError`."""
-    try:
-        yield
-    except OSError as error:
-        raise explain(action, path, error) from error
-
-
-def make_folder(folder: Path) -> None:
-    """Make a folder and its parents, each recorded on disk in the folder above it."""
+    Returns:
+        Those that were not there, the deepest first.
+    """
     with explained("make the folder", folder):
         if folder.is_dir():
-            return
+            return []
         missing = [f for f in (folder, *folder.parents) if not f.exists()]
-        folder.mkdir(parents=True, exist_ok=True)
-        for made in reversed(missing):
-            sync_folder(made.parent)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            for made in reversed(missing):
+                sync_folder(made.parent)
+        except BaseException:
+            remove_empty(missing)
+            raise
+    return missing
+
+
+def remove_empty(folders: Iterable[Path]) -> None:
+    """Remove these folders, as far as they are there and empty."""
+    for folder in folders:
+        with contextlib.suppress(OSError):
+            folder.rmdir()
 
 
 def sync_folder(folder: Path) -> None:
@@ -116,6 +103,7 @@ def write_atomic(path: Path | str, data: bytes, durable: bool = True) -> None:
 def replacing(path: Path | str, durable: bool = True) -> Iterator[BinaryIO]:
     """As `write_atomic`, for content that is written piece by piece inside the `with`."""
     path = Path(path)
+    _check_replaceable(path)
     temporary = temporary_beside(path)
     try:
         with explained("write", path):
@@ -139,8 +127,34 @@ def replacing(path: Path | str, durable: bool = True) -> Iterator[BinaryIO]:
         raise
 
 
+def check_place(path: Path) -> None:
+    """Refuse a path that no file could be written to, before the work for it is done. Nothing is made."""
+    _check_replaceable(path)
+    if not path.name or is_folder(path):
+        raise EaseError(f"cannot write {shown(path)}: it is a folder, name a file")
+    check_folder_place(path.parent)
+
+
+def check_folder_place(folder: Path) -> None:
+    """Refuse a path that no folder could be made at: something above it is no folder. Nothing is made."""
+    with explained("make the folder", folder):
+        there = next(f for f in (folder, *folder.parents) if os.path.lexists(f) or f == f.parent)
+        if not is_folder(there):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
+
+
+def _check_replaceable(path: Path) -> None:
+    """A file takes the place of what was there. A device or a pipe that somebody named by mistake must survive it."""
+    with explained("write", path), contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        mode = os.lstat(path).st_mode
+        if not (stat.S_ISREG(mode) or stat.S_ISLNK(mode) or stat.S_ISDIR(mode)):
+            raise EaseError(f"cannot write {path}: it is a device or a pipe, name a file")
+
+
 def temporary_beside(path: Path) -> Path:
     """A name that nobody else uses, for what will be renamed to `path` once it is whole."""
+    if not path.name:
+        raise EaseError(f"cannot write '{path}': it is a folder, name a file")
     return path.with_name(f".{path.name}.tmp-{os.getpid()}-{secrets.token_hex(4)}")
 
 
@@ -163,23 +177,6 @@ def sweep(folder: Path | str, name: str = "*") -> list[Path]:
     return litter
 
 
-def read_bytes(path: Path | str, limit_bytes: int) -> bytes:
-    """The content of a regular file no larger than the limit."""
-    path = Path(path)
-    with explained("read", path):
-        facts = path.stat()
-        # A pipe or a device would block or never end.
-        if not stat.S_ISREG(facts.st_mode):
-            raise EaseError(f"cannot read {path}: it is not a regular file, check the path")
-        if facts.st_size > limit_bytes:
-            raise EaseError(
-                f"cannot read {path}: {facts.st_size} bytes are more than the {limit_bytes} allowed, "
-                "check that it is the right file"
-            )
-        with open(path, "rb") as file:
-            return file.read(limit_bytes)
-
-
 # --- JSON -----------------------------------------------------------------------------------------
 
 
@@ -197,15 +194,12 @@ def decode_json(data: bytes, path: Path | str) -> Any:
         value = json.loads(data.decode(), parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
         raise EaseError(f"{path} is damaged (not valid JSON): restore it from a backup") from error
-    layer, depth = [value], 0
-    while layer:
-        depth += 1
-        if depth > JSON_DEPTH:
-            raise EaseError(
-                f"{path} is nested deeper than {JSON_DEPTH} levels: check that it is the right file"
-            )
-        inner = (v.values() if isinstance(v, dict) else v for v in layer if isinstance(v, dict | list))
-        layer = [v for values in inner for v in values]
+    try:
+        check_depth(value, JSON_DEPTH)
+    except ValueError:
+        raise EaseError(
+            f"{path} is nested deeper than {JSON_DEPTH} levels: check that it is the right file"
+        ) from None
     return value
 
 
@@ -273,10 +267,13 @@ def read_tensors(path: Path | str, entry: FileEntry | None = None) -> dict[str, 
 
 
 def read_checked(path: Path | str, entry: FileEntry) -> bytes:
-    """The bytes of a file whose size and checksum are the recorded ones."""
-    data = read_bytes(path, TENSORS_LIMIT)
-    if len(data) != entry.size:
-        raise damaged(path, f"it has {len(data)} bytes in place of {entry.size}")
+    """The bytes of a file whose size and checksum are the recorded ones; one of another size is not read."""
+    size, data = size_of(path), b""
+    if size == entry.size:
+        data = read_bytes(path, TENSORS_LIMIT)
+        size = len(data)
+    if size != entry.size:
+        raise damaged(path, f"it has {size} bytes in place of {entry.size}")
     if hashlib.sha256(data).hexdigest() != entry.sha256:
         raise damaged(path, "its checksum differs")
     return data
@@ -285,9 +282,10 @@ def read_checked(path: Path | str, entry: FileEntry) -> bytes:
 def read_metadata(path: Path | str) -> dict[str, str]:
     """The text that was written beside the tensors, without reading the tensors."""
     path = Path(path)
+    size = size_of(path)
     with explained("read", path), open(path, "rb") as file:
         length = int.from_bytes(file.read(8), "little")
-        header = file.read(length) if length <= HEADER_LIMIT else b""
+        header = file.read(length) if length <= min(size, HEADER_LIMIT) else b""
     try:
         metadata = json.loads(header.decode()).get("__metadata__", {})
     except (ValueError, RecursionError, AttributeError) as error:

@@ -10,11 +10,15 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from ease.engine.files import explain, make_folder
+from ease.engine.files import make_folder, remove_empty
 from ease.errors import EaseError
+from ease.filesystem import explain
 
 _BUSY = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES, errno.EDEADLK)
 _UNSUPPORTED = (errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL)
+
+_ATTEMPTS = 100
+"""How often the lock file may vanish between being opened and being locked, because its last holder left nothing."""
 
 _held: set[WriterLock] = set()
 
@@ -24,7 +28,10 @@ class BusyError(EaseError):
 
 
 class WriterLock:
-    """The right to write in one folder. Waits for nobody; may be taken again by the thread that holds it."""
+    """The right to write in one folder. Waits for nobody; may be taken again by the thread that holds it.
+
+    A folder that was made for the lock and in which nothing was written is removed with it.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -34,6 +41,7 @@ class WriterLock:
         self._thread = threading.RLock()
         self._handle: int | None = None
         self._flagged = False
+        self._made: list[Path] = []
 
     @contextlib.contextmanager
     def hold(self) -> Iterator[None]:
@@ -44,8 +52,7 @@ class WriterLock:
             if self._handle is not None:
                 yield
                 return
-            make_folder(self.folder)
-            self._acquire()
+            self._take()
             try:
                 yield
             finally:
@@ -58,9 +65,20 @@ class WriterLock:
             f"another process is writing {self.folder}: wait until it ends, or choose another folder"
         )
 
-    def _acquire(self) -> None:
+    def _take(self) -> None:
+        for _ in range(_ATTEMPTS):
+            made = make_folder(self.folder)
+            if self._acquire():
+                self._made = made
+                return
+        raise self._busy()
+
+    def _acquire(self) -> bool:
+        """False if the file that was locked is no longer the one at its path: its last holder has removed it."""
         try:
             handle = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
+        except FileNotFoundError:
+            return False
         except OSError as error:
             raise explain("lock", self.path, error) from error
         try:
@@ -77,8 +95,13 @@ class WriterLock:
             except BaseException:
                 os.close(handle)
                 raise
+        if not _is_at(handle, self.path):
+            self._lower_flag()
+            os.close(handle)
+            return False
         self._handle = handle
         _held.add(self)
+        return True
 
     def _raise_flag(self) -> None:
         try:
@@ -96,18 +119,37 @@ class WriterLock:
         handle, self._handle = self._handle, None
         if handle is None:  # forgotten in a forked child
             return
+        self._lower_flag()
+        self._leave_nothing()  # before the lock is given back: who has it next must not lose the folder
+        os.close(handle)
+
+    def _lower_flag(self) -> None:
         if self._flagged:
             self._flagged = False
             with contextlib.suppress(OSError):
                 self.flag.unlink()
-        os.close(handle)
+
+    def _leave_nothing(self) -> None:
+        """Remove the folders that were made to lock, if nothing but the lock is in them."""
+        made, self._made = self._made, []
+        with contextlib.suppress(OSError):  # not empty, or the system does not remove what is open
+            if made and os.listdir(self.folder) == [self.path.name]:
+                self.path.unlink()
+                remove_empty(made)
 
     def _forget(self) -> None:
         """In a forked child: the lock is the parent's and must end with the parent, not with this copy."""
         if self._handle is not None:
             os.close(self._handle)
-        self._handle, self._flagged = None, False
+        self._handle, self._flagged, self._made = None, False, []
         self._thread = threading.RLock()
+
+
+def _is_at(handle: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(handle), os.stat(path))
+    except OSError:
+        return False
 
 
 if sys.platform == "win32":

@@ -16,9 +16,10 @@ from ease.engine import files as durable
 from ease.engine.files import FileEntry
 from ease.engine.lock import WriterLock
 from ease.errors import EaseError
+from ease.filesystem import entries, is_file, is_folder, is_inside, shown, what_is
 
 FORMAT = 1
-KINDS = ("subspaces", "prototypes", "learner", "memory")
+KINDS = ("subspaces", "prototypes", "learner", "memory", "thumbnails")
 OWNER = "ease.model"
 """Metadata key by which a tensor file says that it belongs to a model directory, and under which name."""
 
@@ -29,6 +30,7 @@ _PATH = re.compile(
 )
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _MANIFEST = re.compile(r"[0-9]{4,12}\.json")
+_TEMPORARY = re.compile(r"\..+\.(json|safetensors)\.tmp-[0-9]+-[0-9a-f]+")
 _LAST = 10**9
 
 
@@ -71,17 +73,15 @@ class ModelDirectory:
     @property
     def exists(self) -> bool:
         """Whether there is a current generation."""
-        with durable.explained("read", self.manifest_path):
-            return self.manifest_path.is_file()
+        return is_file(self.manifest_path)
 
     def generations(self) -> list[int]:
         """The generations on disk in ascending order, those given up by a rollback included."""
         folder = self.path / "manifests"
-        with durable.explained("read", folder):
-            if not folder.is_dir():
-                return []
-            numbers = (int(f.stem) for f in folder.iterdir() if _MANIFEST.fullmatch(f.name))
-            return sorted(number for number in numbers if self._manifest_file(number).is_file())
+        if not is_folder(folder):
+            return []
+        numbers = (int(path.stem) for path in entries(folder) if _MANIFEST.fullmatch(path.name))
+        return sorted(number for number in numbers if is_file(self._manifest_file(number)))
 
     def manifest(self, generation: int | None = None) -> dict[str, Any]:
         """The checked manifest of a generation (the current one by default)."""
@@ -111,6 +111,20 @@ class ModelDirectory:
         _, stored = self._read_manifest(generation)
         for entry in stored.values():
             self.read(entry)
+
+    def check_free(self) -> None:
+        """Refuse a place where no new model can be made. What a killed first write left there does not count."""
+        if self.exists:
+            raise EaseError(f"{self.path} already holds a model: open it, or choose another folder")
+        if numbers := self.generations():
+            raise EaseError(
+                f"{self.path} holds generations of a model but no manifest.json: go back to one of them "
+                f"(ease rollback {numbers[-1]}), or choose another folder"
+            )
+        what = what_is(self.path)
+        if what != "missing" and (what != "folder" or not all(map(self._is_litter, entries(self.path)))):
+            raise EaseError(f"{self.path} is not empty: choose a new folder for the model")
+        durable.check_folder_place(self.path)
 
     # --- writing ----------------------------------------------------------------------------------
 
@@ -172,6 +186,7 @@ class ModelDirectory:
 
     def rollback(self, generation: int) -> None:
         """Make another generation the current one. Nothing is lost: it can be undone the same way."""
+        self.manifest(generation)  # one that is not there is told before a lock is
         with self.writing():
             self.verify(generation)
             self._sweep(())
@@ -203,7 +218,7 @@ class ModelDirectory:
                 hint = (
                     f"roll back to generation {known}" if known else "check the path, or learn a first task"
                 )
-                raise EaseError(f"there is no model in {self.path} (no manifest.json): {hint}")
+                raise EaseError(f"there is no model in {shown(self.path)} (no manifest.json): {hint}")
             raise EaseError(
                 f"the model in {self.path} has no generation {generation}: known: {known or 'none'}"
             )
@@ -243,6 +258,7 @@ class ModelDirectory:
                 return
             for path in reversed(written):  # the manifest first: it must never name a file that is gone
                 path.unlink(missing_ok=True)
+            durable.remove_empty({path.parent for path in written})
 
     def _current(self) -> tuple[int, dict[str, StoredFile]]:
         if not self.exists:
@@ -255,10 +271,9 @@ class ModelDirectory:
     def _inside(self, relative: str) -> Path:
         """The path of a file of this directory; a link that leads out of it is refused."""
         path = self.path / relative
-        with durable.explained("read", path), contextlib.suppress(RuntimeError):  # a loop of links
-            if path.resolve().is_relative_to(self.path.resolve()):
-                return path
-        raise EaseError(f"{path} leads out of the model directory: remove that link, or restore a backup")
+        if not is_inside(path, self.path):
+            raise EaseError(f"{path} leads out of the model directory: remove that link, or restore a backup")
+        return path
 
     def _kept(self, name: str, current: Mapping[str, StoredFile]) -> StoredFile:
         if name not in current:
@@ -316,6 +331,14 @@ class ModelDirectory:
         self._recorded = seen
         return [stored for _, stored in seen.values()], len(seen) == len(paths)
 
+    def _is_litter(self, path: Path) -> bool:
+        """Whether something in a directory without any generation is what a killed writer left, and nothing else."""
+        if path in (self._lock.path, self._lock.flag) or _is_temporary(path):
+            return True
+        if path.name not in (*KINDS, "manifests") or path.is_symlink() or not is_folder(path):
+            return False
+        return all(_is_temporary(inner) or _is_ours(inner, path.name) for inner in entries(path))
+
     def _sweep(self, coming: Iterable[str]) -> set[Path]:
         """Remove what crashed writers left behind, and return the folders where something was.
 
@@ -352,7 +375,11 @@ def model_directory(path: Path) -> ModelDirectory:
         directory = ModelDirectory(candidate)
         if directory.exists:
             return directory
-    raise EaseError(f"{path} holds no model: it has no manifest.json")
+    raise EaseError(f"{shown(path)} holds no model: it has no manifest.json")
+
+
+def _is_temporary(path: Path) -> bool:
+    return _TEMPORARY.fullmatch(path.name) is not None and path.is_file() and not path.is_symlink()
 
 
 def _is_ours(path: Path, kind: str) -> bool:

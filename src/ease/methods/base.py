@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, ClassVar, Literal
 
 import torch
 from pydantic import BaseModel, ConfigDict
 from torch import Tensor
 
-from ease.backbone import Backbone, Tuning
-from ease.backbone.vit import Reading
+from ease.backbone import Backbone, Reading, Tuning
 from ease.engine.engine import Engine
 from ease.engine.memory import Memory
 from ease.errors import EaseError
@@ -44,6 +44,19 @@ class Costs:
     stored: int
 
 
+@dataclass(frozen=True)
+class Forgetting:
+    """What forgetting a class did to a learner.
+
+    Attributes:
+        moved: largest change of another class's direction, as 1 - cosine; 0 if none moved.
+        kept: what still carries some of the class, in words; empty if nothing does.
+    """
+
+    moved: float
+    kept: str
+
+
 class Learner(ABC):
     """A method. `learn` meets tasks in order; `logits` scores all classes seen so far.
 
@@ -55,9 +68,15 @@ class Learner(ABC):
     tuning: ClassVar[str] = "none"
     """Which tuning it trains, for listings."""
     idea: ClassVar[str]
+    remark: ClassVar[tuple[str, ...]] = ()
+    """Sentences that stand below every table with this method; the first also in its pictures."""
     Settings: ClassVar[type[BaseModel]] = Settings
-    reading: ClassVar[Reading] = "pooled"
+    reading: Reading = "pooled"
     """What its head reads of the backbone's output."""
+    closer: ClassVar[dict[str, Any]] = {}
+    """Settings that take more time over the first task, where its images say that it pays; empty if there are none."""
+    adds_exactly: ClassVar[bool] = False
+    """Whether images that come through `extend` count as if they had been among the first ones."""
     per_image: ClassVar[bool] = False
     """Its tuning depends on the image (prompt pools): it implements `logits` itself and nothing of it can be kept."""
 
@@ -65,6 +84,9 @@ class Learner(ABC):
         self.engine = engine
         self.settings = settings
         self.task_sizes: list[int] = []
+        self.left_out: Tensor | None = None
+        """Logits [N, classes] of the images of the last `learn`, each as a learner that has not seen that one image
+        would give them; NaN in the row of an image that nothing can be said of. None where a method cannot tell."""
 
     @property
     def backbone(self) -> Backbone:
@@ -75,6 +97,15 @@ class Learner(ABC):
     def classes(self) -> int:
         """Classes seen so far."""
         return sum(self.task_sizes)
+
+    def positions(self) -> list[range]:
+        """Where the classes of each task are among all classes."""
+        ends = list(accumulate(self.task_sizes))
+        return [range(end - size, end) for size, end in zip(self.task_sizes, ends, strict=True)]
+
+    def task_of(self, position: int) -> int:
+        """The task that the class at this position came with."""
+        return next(task for task, classes in enumerate(self.positions()) if position in classes)
 
     def learn(self, task: Task, memory: Memory | None = None) -> None:
         """Meet the next task. Only `task.train` and, for exemplar-based methods, `memory` may be looked at."""
@@ -88,6 +119,7 @@ class Learner(ABC):
             )
         if memory is None and self.kind == "exemplar-based":
             raise EaseError(f"{self.name} is exemplar-based: it needs a memory of old images")
+        self.left_out = None
         try:
             self.adapt(task, memory)
         finally:
@@ -103,7 +135,7 @@ class Learner(ABC):
             f"{self.name} cannot see more images of a class it knows: learn it again from the start"
         )
 
-    def forget(self, position: int) -> None:
+    def forget(self, position: int) -> Forgetting:
         """Drop the class at this position; later ones move up."""
         raise EaseError(f"{self.name} cannot forget a class: learn the others again from the start")
 
@@ -138,14 +170,15 @@ class Learner(ABC):
         return self.head(self.engine.features_of_pixels(pixels, tunings, self.reading).cpu())
 
     def state(self) -> tuple[Files, dict[str, Any]]:
-        """Everything it has learned: tensors by file, and JSON."""
-        files, meta = self.files()
+        """Everything it has learned: tensors by file, and JSON. Before the first task that is nothing."""
+        files, meta = self.files() if self.task_sizes else ({}, {})
         return files, {"task_sizes": self.task_sizes, **meta}
 
     def load_state(self, files: Files, meta: dict[str, Any]) -> None:
         """Become the learner that gave this state."""
         self.task_sizes = list(meta["task_sizes"])
-        self.load_files(files, meta)
+        if self.task_sizes:
+            self.load_files(files, meta)
 
     @abstractmethod
     def files(self) -> tuple[Files, dict[str, Any]]:

@@ -8,11 +8,11 @@ from functools import partial
 from typing import Any, ClassVar, Literal
 
 import torch
+import torch.nn.functional as F
 from pydantic import Field, model_validator
 from torch import Tensor
 
 from ease.backbone import Tuning
-from ease.backbone.ports import Shape
 from ease.engine.compression import Packed, lossless
 from ease.engine.fit import Order, Training
 from ease.engine.memory import Memory
@@ -31,7 +31,9 @@ from ease.heads.complement import (
     transported,
 )
 from ease.heads.prototypes import best_separating
-from ease.methods.base import Costs, Files, Learner, Subspace
+from ease.methods.base import Costs, Files, Forgetting, Learner, Subspace
+from ease.methods.compaction import Compaction, unpacked_tuning
+from ease.methods.ease_compaction import compacted_ease
 from ease.methods.registry import register
 from ease.methods.tuned_head import TunedHead, fit_task, tuned_for
 from ease.streams import ImageSet, Task
@@ -208,17 +210,23 @@ class Ease(Learner):
             self.bank.extend(position, mine.double().mean(dim=1).float(), mine.shape[1], columns)
         self._classifier = None
 
-    def forget(self, position: int) -> None:
-        """Its prototypes go; adapters, which were shaped by its images among others, stay as they are."""
+    def forget(self, position: int) -> Forgetting:
+        """Its prototypes go; adapters, which were shaped by its images among others, stay as they are.
+
+        Real prototypes of other classes stay bit for bit; synthesised ones may turn.
+        """
         if self.bank.synthesised:
             raise EaseError(
                 "this model keeps prototypes made of single images (synthesis=pis), which cannot be made again: "
                 "no class can be forgotten"
             )
+        before = dict(zip(self.columns(), self.classifier(), strict=True))
         task, _ = self.bank.place(position)
         self.bank.forget(position)
         self.task_sizes[task] -= 1
         self._classifier = None
+        after = dict(zip(self.columns(), self.classifier(), strict=True)) if self.classes else {}
+        return Forgetting(_largest_turn(before, after, position), "the adapter that was trained with it")
 
     def _keep(self, tuning: Tuning, packed: Packed | None = None, known_by: str | None = None) -> None:
         """It never changes again, so it is hashed once, and saved as it was loaded."""
@@ -229,7 +237,7 @@ class Ease(Learner):
     def remade(
         self, bank: PrototypeBank, subspaces: Sequence[tuple[Tuning, Packed]], storages: Mapping[int, str]
     ) -> Ease:
-        """The same tasks with other subspaces and prototypes (see `ease.app.compact`); this one stays as it is."""
+        """The same tasks with other subspaces and prototypes (see `ease_compaction`); this one stays as it is."""
         other = copy(self)
         other.task_sizes, other.bank, other.storages = list(self.task_sizes), bank, dict(storages)
         other.tunings, other.packed, other._hashes, other._classifier = [], [], [], None
@@ -237,6 +245,10 @@ class Ease(Learner):
         for tuning, packed in subspaces:
             other._keep(tuning, packed, known.get(id(tuning)))
         return other
+
+    def compacted(self, compaction: Compaction) -> Ease:
+        """Narrower numbers, thinner adapters and fewer subspaces, as asked for."""
+        return compacted_ease(self, compaction)
 
     def _expands(self, task: Task) -> bool:
         if self.settings.adapt != "auto":
@@ -404,7 +416,7 @@ class Ease(Learner):
         self.tunings, self._hashes, self.packed = [], [], []
         for i, spec in enumerate(meta["subspaces"]):
             packed = Packed.of(files[f"subspaces/{i:04d}"], spec)
-            tuning = unpacked_tuning(spec["kind"], self.backbone.shape, spec["config"], packed)
+            tuning = unpacked_tuning(spec["kind"], self.backbone, spec["config"], packed)
             self._keep(tuning, packed if packed.spec() else None)  # plain weights need no second copy
         names = [name for name in sorted(files) if name.startswith("prototypes/")]
         specs = meta.get("prototypes") or [{}] * len(names)
@@ -434,6 +446,8 @@ class UpperBound(Ease):
     name: ClassVar[str] = "upper-bound"
     kind = "exemplar-based"
     idea: ClassVar[str] = "EASE whose old prototypes come from stored exemplars instead of the complement"
+    compacted = None  # type: ignore[assignment]
+    """The images it keeps belong to the prototypes that were measured on them: they would no longer agree."""
 
     def adapt(self, task: Task, memory: Memory | None) -> None:
         assert memory is not None
@@ -456,13 +470,15 @@ class UpperBound(Ease):
             self.bank.cells[old, newest] = means[0]
 
 
-def unpacked_tuning(kind: str, shape: Shape, config: dict[str, Any], packed: Packed) -> Tuning:
-    """A tuning with the weights that were packed."""
-    tuning = build_tuning(kind, shape, config)
-    tuning.load_state_dict(
-        packed.unpacked({name: value.shape for name, value in tuning.state_dict().items()})
-    )
-    return tuning
+def _largest_turn(before: dict[int, Tensor], after: dict[int, Tensor], position: int) -> float:
+    """How far any other class's prototype turned when the class at `position` went, as 1 - cosine."""
+    turned = 0.0
+    for subspace in before.keys() & after.keys():
+        old = torch.cat([before[subspace][:position], before[subspace][position + 1 :]])
+        if len(old):
+            turns = 1 - F.cosine_similarity(old.double(), after[subspace].double(), dim=-1)
+            turned = max(turned, float(turns.where((old != after[subspace]).any(dim=-1), 0.0).max()))
+    return turned
 
 
 def _side_by_side(subspaces: Tensor) -> Tensor:

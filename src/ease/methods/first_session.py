@@ -11,11 +11,13 @@ from pydantic import Field
 from torch import Tensor
 
 from ease.backbone import Tuning
+from ease.engine.compression import Packed
 from ease.engine.fit import Training
 from ease.engine.memory import Memory
 from ease.engine.randomness import generator
 from ease.heads import CosineHead
 from ease.methods.base import Files, Learner, Subspace
+from ease.methods.compaction import unpacked_tuning
 from ease.methods.tuned_head import TunedHead, tuned_for
 from ease.streams import Task
 from ease.tuning import build_tuning
@@ -39,6 +41,10 @@ class FirstSession(Learner):
     """Task 1 trains a tuning with a throw-away head; from then on it is frozen and only features are collected.
 
     Subclasses implement `collect`, `head`, and the rest of `files` and `load_files`.
+
+    Attributes:
+        tuned: the tuning; None while there is none.
+        packed: how it is saved, where not in plain fp32.
     """
 
     Settings = FirstSessionSettings
@@ -50,13 +56,19 @@ class FirstSession(Learner):
     def __init__(self, engine: Any, settings: Any) -> None:
         super().__init__(engine, settings)
         self.tuned: Tuning | None = None
-        self._hash: str | None = None
+        self.packed: Packed | None = None
+        self._hash = "ptm"
 
     def adapt(self, task: Task, memory: Memory | None) -> None:
-        if self.tuned is None:
+        if self.adapts_to(task):
             self._keep(tuned_for(self.engine, partial(self._new_tuned, task), task, self.settings))
-        features = self.engine.features(task.train, [s.tuning for s in self.subspaces()])
+        tunings = [subspace.tuning for subspace in self.subspaces()]
+        features = self.engine.features(task.train, tunings, reading=self.reading)
         self.collect(task, features, torch.from_numpy(task.train.labels))
+
+    def adapts_to(self, task: Task) -> bool:
+        """Whether the tuning is trained on this task."""
+        return self.tuned is None
 
     def _new_tuned(self, task: Task) -> TunedHead:
         draw = generator(self.engine.seed, "init", task.index)
@@ -65,9 +77,10 @@ class FirstSession(Learner):
         head = CosineHead(self.backbone.dim, len(task.classes), self.settings.sigma, draw)
         return TunedHead(self.backbone, tuning, head)
 
-    def _keep(self, tuning: Tuning) -> None:
-        """It never changes again, so one hash serves for ever."""
+    def _keep(self, tuning: Tuning, packed: Packed | None = None) -> None:
+        """It never changes again, so one hash serves for ever, and it is saved as it was loaded."""
         self.tuned = tuning.to(self.backbone.device).freeze()
+        self.packed = packed
         self._hash = self.tuned.fingerprint()
 
     @abstractmethod
@@ -81,20 +94,21 @@ class FirstSession(Learner):
     def files(self) -> tuple[Files, dict[str, Any]]:
         if self.tuned is None:
             return {}, {}
-        files = {"subspaces/0000": self.tuned.state_dict()}
-        return files, {"subspace": {"kind": self.tuned.kind, "config": self.tuned.config()}}
+        packed = self.packed or Packed(self.tuned.state_dict())
+        spec = {"kind": self.tuned.kind, "config": self.tuned.config(), **packed.spec()}
+        return {"subspaces/0000": dict(packed.tensors)}, {"subspace": spec}
 
     def load_files(self, files: Files, meta: dict[str, Any]) -> None:
         if "subspace" in meta:
             spec = meta["subspace"]
-            tuning = build_tuning(spec["kind"], self.backbone.shape, spec["config"], vit=self.backbone.vit)
-            tuning.load_state_dict(files["subspaces/0000"])
-            self._keep(tuning)
+            packed = Packed.of(files["subspaces/0000"], spec)
+            tuning = unpacked_tuning(spec["kind"], self.backbone, spec["config"], packed)
+            self._keep(tuning, packed if packed.spec() else None)  # plain weights need no second copy
 
     def trained(self) -> list[int]:
         """Per task: the tuning and the head that was thrown away at task 1, nothing later."""
         if self.tuned is None:
-            return []
+            return [0] * len(self.task_sizes)
         head = self.task_sizes[0] * self.backbone.dim + 1
         return [self.tuned.parameter_count() + head] + [0] * (len(self.task_sizes) - 1)
 

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import re
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
+from ease.documents import parse_json, shortened
 from ease.errors import EaseError, unknown
+from ease.filesystem import read_text, shown
 from ease.streams.stream import Dataset, Stream, Task
 
 SEED = 1993
 """The seed whose class order the paper's tables use."""
+ORDER_LIMIT = 2**24
+"""Bytes of a file with a class order."""
 
 _PROTOCOL = re.compile(r"\s*b[\s_-]*([0-9]{1,9})[\s,_-]*inc[\s_-]*([0-9]{1,9})\s*", re.IGNORECASE)
 
@@ -73,27 +77,22 @@ def order_from_file(path: Path, class_names: Sequence[str]) -> tuple[int, ...]:
         order = [int(e) for e in entries]
     else:
         stranger = next(e for e in entries if not (isinstance(e, str) and e in known))
-        raise EaseError(f"class order file '{path}': {unknown('class', str(stranger), known)}")
-    _check_permutation(order, class_names, f"class order file '{path}'")
+        raise EaseError(f"class order file '{shown(path)}': {unknown('class', str(stranger), known)}")
+    _check_permutation(order, class_names, f"class order file '{shown(path)}'")
     return tuple(order)
 
 
 def _entries(path: Path) -> list[str | int]:
+    where = f"class order file '{shown(path)}'"
     try:
-        text = Path(path).read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "not UTF-8 text"
-        raise EaseError(
-            f"class order file '{path}' cannot be read ({reason}): give a text or JSON file"
-        ) from error
+        text = read_text(path, ORDER_LIMIT)
+    except EaseError as error:
+        raise EaseError(f"{where}: {error}; give a text or JSON file") from error
     if Path(path).suffix.lower() != ".json" and not text.lstrip().startswith("["):
         return [line.strip() for line in text.splitlines() if line.strip()]
-    try:
-        entries = json.loads(text)
-    except ValueError as error:
-        raise EaseError(f"class order file '{path}' is not valid JSON ({error}): write a list") from error
+    entries = parse_json(text, where, "write a list")
     if not isinstance(entries, list) or not all(type(e) in (str, int) for e in entries):
-        raise EaseError(f"class order file '{path}' is not a JSON list of class names or indices: write one")
+        raise EaseError(f"{where} is not a JSON list of class names or indices: write one")
     return entries
 
 
@@ -101,8 +100,10 @@ def _check_permutation(order: Sequence[int], class_names: Sequence[str], where: 
     classes = len(class_names)
     beyond = [c for c in order if not 0 <= c < classes]
     if beyond:
-        raise EaseError(f"{where} names class {beyond[0]}, but indices go from 0 to {classes - 1}: remove it")
-    twice = [c for c in range(classes) if list(order).count(c) > 1]
+        raise EaseError(
+            f"{where} names class {shortened(beyond[0])}, but indices go from 0 to {classes - 1}: remove it"
+        )
+    twice = [c for c, count in Counter(order).items() if count > 1]
     if twice:
         raise EaseError(f"{where} lists class '{class_names[twice[0]]}' more than once: list each class once")
     missing = sorted(set(range(classes)) - set(order))

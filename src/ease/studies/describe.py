@@ -10,7 +10,10 @@ from ease.methods.model import making_sense
 
 
 def describe_model(path: Path) -> dict[str, Any]:
-    """Method, backbone, classes by task, and size on disk of the current generation; every file is checked."""
+    """Method, backbone, classes by task, and size on disk of the current generation; every file is checked.
+
+    `adapted` is None where the method has no choice whether it trains a subspace.
+    """
     directory = model_directory(path)
     directory.verify()
     manifest = directory.manifest()
@@ -32,9 +35,30 @@ def _described(manifest: dict[str, Any]) -> dict[str, Any]:
         "tasks": tasks,
         "files": len(manifest["files"]),
         "bytes": sum(entry["size"] for entry in manifest["files"].values()),
+        "bytes_by_kind": _bytes_by_kind(manifest["files"]),
+        "storages": _storages(manifest["learner"]),
+        "adapted": manifest["learner"].get("adapted"),
         "passes_per_image": manifest["passes_per_image"],
         "history": [_act(entry) for entry in manifest.get("history", [])],
     }
+
+
+def _bytes_by_kind(files: dict[str, Any]) -> dict[str, int]:
+    """Bytes of the generation's files by folder: `subspaces`, `prototypes`, `learner` (other state), and so on."""
+    kinds: dict[str, int] = {}
+    for name, entry in files.items():
+        kind = name.split("/")[0]
+        kinds[kind] = kinds.get(kind, 0) + entry["size"]
+    return kinds
+
+
+def _storages(learner: dict[str, Any]) -> list[str]:
+    """What a compacted model is stored in beside fp32; methods describe their files one by one or in lists."""
+    specs: list[Any] = []
+    for key in ("subspace", "subspaces", "prototypes", "scatter"):
+        found = learner.get(key, [])
+        specs += found if isinstance(found, list) else [found]
+    return sorted({spec["storage"] for spec in specs if "storage" in spec})
 
 
 def _act(entry: dict[str, Any]) -> dict[str, Any]:

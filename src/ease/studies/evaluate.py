@@ -84,7 +84,7 @@ class Evaluator:
             engine.backbone.weights_hash,
             tuning,
             str(engine.fabric.strategy.precision.precision),
-            learner.reading,
+            str(learner.reading),
         )
 
 

@@ -17,10 +17,11 @@ from typing import Any
 import torch
 
 from ease.config import RunConfig, validated
-from ease.engine.files import read_json
+from ease.engine.files import check_folder_place, read_json
 from ease.engine.processes import begin_work
 from ease.engine.progress import Progress, Quiet
 from ease.errors import EaseError
+from ease.filesystem import exists
 from ease.methods.ease import Ease
 from ease.methods.registry import find_method
 from ease.studies.run import Shelf, resume_run, start_run
@@ -41,6 +42,7 @@ class Cell:
             over, with the seconds they took.
         timed: its seconds will be told: test features are computed anew, not taken over.
         minutes: how long it takes, roughly; 0 if nobody knows.
+        label: what its row is called, if not as its method; no part of its name.
     """
 
     config: RunConfig
@@ -48,6 +50,7 @@ class Cell:
     shares: str | None = None
     timed: bool = False
     minutes: float = 0.0
+    label: str | None = None
 
     @property
     def name(self) -> str:
@@ -94,7 +97,7 @@ class Grid:
     def record(self, cell: Cell) -> Record | None:
         """What a finished cell has found."""
         path = self.path(cell) / "record.json"
-        if not path.exists():
+        if not exists(path):
             return None
         record = dict(read_json(path))
         _check_same(path, record.get("config"), cell.config)
@@ -117,6 +120,7 @@ class Grid:
             shard: (i, n) does the i-th of n shares, counted from 1, so that n machines can divide the work. Cells that
                 share trainings are never divided.
         """
+        check_folder_place(self.folder)
         progress = progress or Quiet()
         number, shards = shard
         mine = [cell for unit in _units(cells)[number - 1 :: shards] for cell in unit]
@@ -175,7 +179,7 @@ class Grid:
         path = self.path(cell)
         shelf = None if cell.shares is None else Shelf(self.folder / "shelf", features=not cell.timed)
         try:
-            if (path / "run.json").exists():
+            if exists(path / "run.json"):
                 _check_same(path, read_json(path / "run.json").get("config"), cell.config)
                 resume_run(path, progress, shelf=shelf)
             else:

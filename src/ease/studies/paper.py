@@ -37,9 +37,8 @@ class Place(NamedTuple):
 
 
 class Row(plain.Row):
-    """As a row of a study; it may have a name of its own and stand for several settings that `vary` names."""
+    """As a row of a study; it may stand for several settings that `vary` names."""
 
-    label: str | None = None
     vary: dict[str, list[Any]] = Field(default_factory=dict)
 
     @property

@@ -6,8 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ease.engine.files import explained, read_json
+from ease.engine.files import read_json
 from ease.errors import EaseError
+from ease.filesystem import entries, exists, is_file, is_folder, resolved, shown
 from ease.studies.series import Record, check
 
 DEPTH = 4
@@ -44,8 +45,8 @@ def find_records(paths: Iterable[Path]) -> Harvest:
         if not files:
             raise _nothing(path, unfinished)
         for file in files:
-            if file.resolve() not in seen:
-                seen.add(file.resolve())
+            if resolved(file) not in seen:
+                seen.add(resolved(file))
                 harvest.runs.append(Found(file, _read(file)))
         harvest.unfinished += [folder for folder in unfinished if folder not in harvest.unfinished]
     return harvest
@@ -53,26 +54,23 @@ def find_records(paths: Iterable[Path]) -> Harvest:
 
 def _under(path: Path) -> tuple[list[Path], list[Path]]:
     """Record files and unfinished runs at or below a path."""
-    if not path.is_dir():
-        return ([path] if path.exists() else []), []
+    if not is_folder(path):
+        return ([path] if exists(path) else []), []
     files, unfinished = _search(path, DEPTH)
     # A folder of kept records has no run folders: its files are named after the methods.
     return files or _kept(path), unfinished
 
 
 def _search(folder: Path, depth: int) -> tuple[list[Path], list[Path]]:
-    if (folder / RECORD).is_file():
+    if is_file(folder / RECORD):
         return [folder / RECORD], []
-    if (folder / STARTED).is_file():
+    if is_file(folder / STARTED):
         return [], [folder]
     files: list[Path] = []
     unfinished: list[Path] = []
     if depth:
-        with explained("search", folder):
-            # Links are not followed: one that points upwards would be searched for ever.
-            below = sorted(
-                p for p in folder.iterdir() if p.is_dir() and not p.is_symlink() and p.name[0] != "."
-            )
+        # Links are not followed: one that points upwards would be searched for ever.
+        below = [p for p in entries(folder) if not p.is_symlink() and p.name[0] != "." and is_folder(p)]
         for inner in below:
             more, begun = _search(inner, depth - 1)
             files += more
@@ -82,8 +80,7 @@ def _search(folder: Path, depth: int) -> tuple[list[Path], list[Path]]:
 
 def _kept(folder: Path) -> list[Path]:
     """JSON files directly in a folder that are records; others may lie beside them."""
-    with explained("search", folder):
-        candidates = sorted(path for path in folder.glob("*.json") if path.is_file())
+    candidates = [path for path in entries(folder) if path.suffix == ".json" and is_file(path)]
     return [path for path in candidates if _looks_like_record(read_json(path))]
 
 
@@ -101,8 +98,8 @@ def _read(path: Path) -> Record:
 
 
 def _nothing(path: Path, unfinished: list[Path]) -> EaseError:
-    if not path.exists():
-        return EaseError(f"{path} does not exist: check the path")
+    if not exists(path):
+        return EaseError(f"{shown(path)} does not exist: check the path")
     if unfinished:
         return EaseError(
             f"{path} holds no finished run: continue one with 'ease run --resume {unfinished[0]}'"

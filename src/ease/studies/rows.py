@@ -24,11 +24,13 @@ class Row(Plan):
         method: its name.
         set: the settings.
         minutes: how long it takes, roughly, if somebody knows: the longest are started first.
+        label: what the row is called in tables and plots; the method's title if left out.
     """
 
     method: str
     set: dict[str, Any] = Field(default_factory=dict)
     minutes: float = Field(0.0, ge=0)
+    label: str | None = None
 
 
 AnyRow = TypeVar("AnyRow", bound=Row)

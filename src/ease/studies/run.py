@@ -30,6 +30,7 @@ from ease.engine.progress import Progress, Quiet
 from ease.engine.store import ModelDirectory
 from ease.engine.trainings import Trainings
 from ease.errors import EaseError
+from ease.filesystem import entries, exists, is_file, shown, what_is
 from ease.methods.base import Learner
 from ease.methods.model import class_fields, restore_learner, save_model
 from ease.methods.registry import find_method
@@ -87,12 +88,13 @@ class Folder:
 
     def check_free(self) -> None:
         """Refuse to start where something lies; what a start that was killed at once has left does not count."""
-        if not self.path.exists():
+        what = what_is(self.path)
+        if what == "missing":
             return
         mine = {".lock", self.model.name}
-        found = list(self.path.iterdir()) if self.path.is_dir() else [self.path]
+        found = entries(self.path) if what == "folder" else [self.path]
         if any(p.name not in mine and not p.name.startswith(".run.json.tmp-") for p in found):
-            hint = "continue it with --resume" if self.config.exists() else "choose another folder"
+            hint = "continue it with --resume" if is_file(self.config) else "choose another folder"
             raise EaseError(f"{self.path} is not empty: {hint}")
         if ModelDirectory(self.model).exists:
             raise EaseError(f"{self.path} holds a model: choose another folder")
@@ -183,9 +185,9 @@ def start_run(
 def resume_run(out: Path, progress: Progress | None = None, *, shelf: Shelf | None = None) -> dict[str, Any]:
     """Continue an interrupted run; a finished one is only read. For `shelf` see `start_run`."""
     folder = Folder(out)
-    if not folder.config.exists():
-        raise EaseError(f"{out} holds no run to resume: it has no run.json")
-    if folder.record.exists():
+    if not exists(folder.config):
+        raise EaseError(f"{shown(out)} holds no run to resume: it has no run.json")
+    if exists(folder.record):
         folder.tidy()
         return dict(durable.read_json(folder.record))
     stored = durable.read_json(folder.config)

@@ -39,6 +39,9 @@ TITLES = {
     "ranpac": "RanPAC",
     "finetune-adapter": "Finetune-Adapter",
     "upper-bound": "Upper bound",
+    "strata": "Strata",
+    "fecam": "FeCAM",
+    "layup": "LayUP",
 }
 
 # Parts of a config that say where and how a run was carried out, and not what was asked of it.
@@ -149,6 +152,13 @@ def kind_of(method: str) -> str:
     """What a method may look at. Records outlive packages: one nobody knows any more counts as exemplar-free."""
     known = methods().get(method)
     return known.kind if known else "exemplar-free"
+
+
+def remarks(grouped: Iterable[Series]) -> list[tuple[str, ...]]:
+    """What must be said wherever these methods are shown; see `Learner.remark`."""
+    known = methods()
+    found = dict.fromkeys(series.method for series in grouped)
+    return [known[name].remark for name in found if name in known and known[name].remark]
 
 
 def plain(name: object) -> str:

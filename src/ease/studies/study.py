@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from ease.config import read_yaml, resolve, sets_for, validated
 from ease.engine.files import make_folder, write_atomic
 from ease.engine.progress import Progress
 from ease.errors import unknown
 from ease.studies.figures import accuracy_curves, save
+from ease.studies.fusion import Fusion
 from ease.studies.grid import Cell, Grid, same_subspaces
 from ease.studies.report import write_report
 from ease.studies.rows import Plan, Row, chosen
@@ -25,11 +26,21 @@ _PLANS = "ease.studies.plans"
 
 
 class Study(Plan):
-    """What to run: values for all rows, and the rows."""
+    """What to run: values for all rows, the rows, and sums of their scores that need no run of their own."""
 
     about: str
     run: dict[str, Any] = Field(default_factory=dict)
     rows: list[Row] = Field(min_length=1)
+    fused: list[Fusion] = Field(default_factory=list)
+
+    @model_validator(mode="after")
+    def _fuses_its_own_rows(self) -> Study:
+        known = {row.label for row in self.rows}
+        for fusion in self.fused:
+            for label in fusion.of:
+                if label not in known:
+                    raise ValueError(f"'{label}' is the label of no row")
+        return self
 
     def cells(
         self,
@@ -55,7 +66,9 @@ class Study(Plan):
                 merged = {k: v for part in given for k, v in part.items() if v is not None}
                 config, notes = resolve(merged, sets=own[row.method])
                 shares = same_subspaces(config)
-                cells.append(Cell(config, notes, shares=shares, timed=True, minutes=row.minutes))
+                cells.append(
+                    Cell(config, notes, shares=shares, timed=True, minutes=row.minutes, label=row.label)
+                )
         return cells
 
 
@@ -72,21 +85,27 @@ def _names() -> list[str]:
 def load_study(name: str) -> Study:
     """A study by name, or from a YAML file of your own."""
     if name.endswith((".yaml", ".yml")):
-        return validated(Study, read_yaml(Path(name)), f"study {name}")
-    plan = files(_PLANS) / f"{name}.yaml"
-    if not plan.is_file():
+        return validated(Study, read_yaml(Path(name), "study"), f"study {name}")
+    if name not in _names():
         raise unknown("study", name, _names())
+    plan = files(_PLANS) / f"{name}.yaml"
     return validated(Study, yaml.safe_load(plan.read_text(encoding="utf-8")), f"study {name}")
 
 
 def run_study(
-    cells: Sequence[Cell], out: Path, jobs: int = 1, progress: Progress | None = None
+    cells: Sequence[Cell],
+    out: Path,
+    jobs: int = 1,
+    progress: Progress | None = None,
+    fused: Sequence[Fusion] = (),
 ) -> tuple[Table, list[Path]]:
     """Finish every cell and write the comparison. The same call goes on where another was interrupted."""
     grid = Grid(out)
     grid.run(sorted(cells, key=lambda cell: -cell.minutes), jobs, progress)
-    records = [record for cell in cells if (record := grid.record(cell)) is not None]
-    return write_comparison(records, out)
+    found = [(cell, record) for cell in cells if (record := grid.record(cell)) is not None]
+    records = [record if cell.label is None else {**record, "label": cell.label} for cell, record in found]
+    runs = [(record, grid.path(cell)) for record, (cell, _) in zip(records, found, strict=True)]
+    return write_comparison([*records, *(r for fusion in fused for r in fusion.records(runs))], out)
 
 
 def write_comparison(records: Sequence[Record], out: Path) -> tuple[Table, list[Path]]:

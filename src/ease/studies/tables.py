@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ease.errors import EaseError, unknown
-from ease.studies.series import Place, Record, Series, by_place, group
+from ease.studies.series import Place, Record, Series, by_place, group, remarks
 from ease.studies.tabular import NOTHING, Blocks, Cell, Head, Line, Tabular, csv_text, mark_best, whole
 
 SPREAD = "±: standard deviation over seeds."
@@ -107,7 +107,8 @@ class Table(Tabular):
             "Ā: mean top-1 of all stages; A_B: top-1 after the last. Trained, /task, Stored: parameters "
             "trained in all, trained per task, kept beside the backbone. Passes: images × subspaces."
         )
-        return f"{text} {SPREAD}" if self.several_seeds else text
+        said = [sentence for remark in remarks(row.series for row in self.rows) for sentence in remark]
+        return " ".join([text, *[SPREAD] * self.several_seeds, *said])
 
     def csv(self) -> str:
         """Every figure unrounded, with its standard deviation over the seeds (empty for a single one)."""

@@ -23,6 +23,7 @@ from ease.engine.engine import Engine
 from ease.engine.fit import Order
 from ease.engine.memory import Memory
 from ease.errors import EaseError
+from ease.filesystem import is_file, shown
 from ease.methods.ease import Ease, EaseSettings, UpperBound
 from ease.methods.tuned_head import TunedHead
 from ease.streams import Dataset, ImageSet, Task
@@ -68,8 +69,10 @@ def verify_file(path: Path, train: bool = False) -> Difference:
 
 
 def _read(path: Path) -> dict[str, np.ndarray]:
-    if not path.is_file():
-        raise EaseError(f"golden file {path} does not exist: common.npz must lie beside the file given")
+    if not is_file(path):
+        raise EaseError(
+            f"golden file {shown(path)} does not exist: common.npz must lie beside the file given"
+        )
     try:
         with zipfile.ZipFile(path) as archive:  # what is small when packed may be large when not
             size = sum(member.file_size for member in archive.infolist())

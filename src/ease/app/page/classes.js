@@ -6,11 +6,12 @@ import { atMinute, bytes, count, el, find, list, measured, say, tell } from "./w
 const MANY = 12; // classes from which a search field helps
 let teachMore = () => {};
 
-function facts({ classes, generation, backbone, bytes: size, passes_per_image: passes, calibrated }) {
+function facts({ classes, generation, method, backbone, bytes: size, passes_per_image: passes, calibrated }) {
   const rows = [
     ["Classes", String(classes.length)],
     ["Generation", String(generation)],
     ["Confidence", calibrated ? "Calibrated" : "Uncalibrated"],
+    ["Method", String(method)],
     ["Backbone", String(backbone)],
     ["Size without backbone", bytes(size)],
     ["Passes per image", String(passes)],

@@ -218,4 +218,5 @@ export function setUp() {
   find("stage-list").addEventListener("input", ({ target: field }) => field.removeAttribute("aria-invalid"));
   model.addEventListener("change", () => (find("keep-thumbnails").checked = model.now.thumbnails.on), { once: true });
   model.addEventListener("change", refresh);
+  model.addEventListener("change", () => (find("tune-choice").hidden = !model.now.tunable));
 }

@@ -49,6 +49,7 @@ const hold = (event) => event.preventDefault(); // the browser asks before it le
 async function pack(plan, signal) {
   const form = new FormData();
   form.append("extend", String(plan.extend));
+  if (model.now.tunable) form.append("tune", String(find("tune").checked));
   form.append("unreadable", find("skip-unreadable").checked ? "skip" : "refuse");
   form.append("thumbnails", String(find("keep-thumbnails").checked));
   const total = plan.classes.reduce((sum, each) => sum + each.files.length, 0);

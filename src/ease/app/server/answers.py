@@ -61,7 +61,9 @@ class Classes(BaseModel):
     """What the model knows and how it came to know it."""
 
     generation: int
+    method: str
     backbone: str
+    tunable: bool = Field(description="whether /learn may take more time over its first images (tune=true)")
     passes_per_image: int
     bytes: int = Field(description="of the model on disk, without the backbone")
     calibrated: bool = Field(description="whether confidences were fitted on held-out images")

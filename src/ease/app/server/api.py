@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import tempfile
+import threading
 import time
 from importlib.resources import files
 from pathlib import Path
@@ -14,27 +15,33 @@ import torch
 from fastapi import FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 
 from ease import __version__
 from ease.app.photos import class_name, decode
 from ease.app.server import answers, docs
-from ease.app.server.guard import Guard, RefusalError, refusal
+from ease.app.server.exchange import while_connected
+from ease.app.server.guard import Guard
 from ease.app.server.jobs import Order
 from ease.app.server.model import Answer, Served
+from ease.app.server.refusals import RefusalError, refusal, refusal_of_disk
 from ease.app.server.service import Service
 from ease.app.server.uploads import (
     Form,
     Upload,
     arranged,
     check_image,
+    measured,
     placed,
-    read_image,
     receive_form,
+    shown,
     unpack,
 )
 from ease.engine.lock import BusyError
 from ease.errors import EaseError
+from ease.streams.datasets._files import WHOLE_PIXELS
+from ease.streams.datasets._limits import TooLargeError
 
 MOST_CLASSES = 1000
 PAGE_KINDS = {
@@ -69,7 +76,12 @@ def make_app(service: Service) -> FastAPI:
     _changing(app, service)
     _pages(app)
     app.add_middleware(
-        Guard, limits=service.limits, token=service.token, log=service.log, metrics=service.metrics
+        Guard,
+        limits=service.limits,
+        host=service.host,
+        token=service.token,
+        log=service.log,
+        metrics=service.metrics,
     )
     return app
 
@@ -98,7 +110,10 @@ def _explain_errors(app: FastAPI, service: Service) -> None:
 
     @app.exception_handler(EaseError)
     async def wrong(request: Request, error: EaseError) -> Response:
-        return JSONResponse({"error": service.plain(error)}, 422)
+        if (of_disk := refusal_of_disk(error)) is not None:
+            service.log.failure(f"{request.method} {request.url.path}", error)
+            return refusal(of_disk)
+        return JSONResponse({"error": service.plain(error)}, 413 if isinstance(error, TooLargeError) else 422)
 
 
 # --- reading --------------------------------------------------------------------------------------
@@ -160,7 +175,9 @@ def described(served: Served) -> dict[str, Any]:
     ]
     return {
         "generation": served.generation,
+        "method": manifest["method"],
         "backbone": manifest["backbone"]["name"],
+        "tunable": served.classifier.tunable,
         "passes_per_image": manifest["passes_per_image"],
         "bytes": sum(entry["size"] for entry in manifest["files"].values()),
         "calibrated": served.classifier.calibration.calibrated,
@@ -219,12 +236,7 @@ def _predicting(app: FastAPI, service: Service) -> None:
         served = service.ready()
         if not served.classifier.classes:
             raise RefusalError(409, "the model knows no class yet: let it learn some first (POST /learn)")
-        with service.model.admitted(service.limits.waiting) as free:
-            if not free:
-                raise RefusalError(
-                    503, "too many predictions are waiting: try again in a moment", {"Retry-After": "1"}
-                )
-            uploads, answer = await _predicted(service, served, request, top)
+        uploads, answer = await _predicted(service, served, request, top)
         request.state.generation, request.state.images = answer.served.generation, len(uploads)
         service.metrics.predicted(len(uploads), time.perf_counter() - started)
         return {
@@ -248,28 +260,46 @@ def _predicting(app: FastAPI, service: Service) -> None:
 async def _predicted(
     service: Service, served: Served, request: Request, top: int
 ) -> tuple[list[Upload], Answer]:
-    loop, folder = asyncio.get_running_loop(), Path(tempfile.mkdtemp(dir=service.uploads))
+    """The images of a request and what they show."""
+    folder = Path(tempfile.mkdtemp(dir=service.uploads))
     try:
         form = await receive_form(
             request.headers.get("content-type", ""),
             request.stream(),
             folder,
             files={"image": service.limits.predict_files},
-            threads=service.decoders,
+            threads=service.writers,
         )
         if not form.files:
             raise RefusalError(422, "there is no image in the request: send parts named 'image'")
-
-        def prepared(upload: Upload) -> torch.Tensor:
-            image = decode(read_image(upload, service.limits.pixels), upload.name[:120])
-            return served.classifier.pixels([image])
-
-        with service.model.decoding():
-            # In turn, not at once: a decoded photo is large, what the model reads of it is small.
-            pixels = [await loop.run_in_executor(service.decoders, prepared, each) for each in form.files]
-        return form.files, await asyncio.wrap_future(service.model.submit(torch.cat(pixels), top))
+        # Only now: a client that sends slowly must not keep others from being answered.
+        with service.model.admitted(service.limits.waiting) as free:
+            if not free:
+                raise RefusalError(
+                    503, "too many predictions are waiting: try again in a moment", {"Retry-After": "1"}
+                )
+            work = _answer(service, served, form.files, top)
+            return form.files, await while_connected(request, work, service.limits.answer_seconds)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+async def _answer(service: Service, served: Served, uploads: list[Upload], top: int) -> Answer:
+    """What the images show. Cancelled, it stops before the next image, or before the model is asked."""
+    loop, limits = asyncio.get_running_loop(), service.limits.image
+
+    def prepared(upload: Upload) -> torch.Tensor:
+        image = decode(upload.path.read_bytes(), shown(upload.name), limits)
+        return served.classifier.pixels([image])
+
+    ready = []
+    with service.model.decoding():
+        # In turn, not at once: a decoded photo is large, what the model reads of it is small.
+        for upload in uploads:
+            pixels = await loop.run_in_executor(service.decoders, measured, upload, limits)
+            threads = service.decoders if pixels <= WHOLE_PIXELS else service.large_decoder
+            ready.append(await loop.run_in_executor(threads, prepared, upload))
+    return await asyncio.wrap_future(service.model.submit(torch.cat(ready), top))
 
 
 # --- learning -------------------------------------------------------------------------------------
@@ -285,6 +315,11 @@ def _learning(app: FastAPI, service: Service) -> None:
                 "type": "boolean",
                 "default": False,
                 "description": "classes known already get more images",
+            },
+            "tune": {
+                "type": "boolean",
+                "default": False,
+                "description": "take more time over the first images of a new model; see `tunable` of /classes",
             },
             "unreadable": {"enum": ["refuse", "skip"], "default": "refuse", "description": "damaged images"},
             "thumbnails": {
@@ -305,10 +340,10 @@ def _learning(app: FastAPI, service: Service) -> None:
                 request.stream(),
                 folder,
                 files={"archive": 1, "image": service.limits.learn_files},
-                fields=("name", "extend", "unreadable", "thumbnails"),
-                threads=service.decoders,
+                fields=("name", "extend", "tune", "unreadable", "thumbnails"),
+                threads=service.writers,
             )
-            order = await asyncio.to_thread(_order, service, served, form, folder)
+            order = await while_connected(request, _ordered(service, served, form, folder))
             request.state.images = sum(map(len, order.images.values()))
             job = await asyncio.to_thread(service.jobs.begin, folder, order)
         return {"job": job["id"], "state": job["state"]}
@@ -329,9 +364,26 @@ def _learning(app: FastAPI, service: Service) -> None:
         return await asyncio.to_thread(service.jobs.cancel, job)
 
 
-def _order(service: Service, served: Served, form: Form, folder: Path) -> Order:
-    """What a form asks for, checked as far as can be without learning."""
+async def _ordered(service: Service, served: Served, form: Form, folder: Path) -> Order:
+    """What a form asks for. Cancelled, it ends only when nobody works in the folder any more."""
+    gone = threading.Event()
+    work = asyncio.ensure_future(asyncio.to_thread(_order, service, served, form, folder, gone))
+    try:
+        return await asyncio.shield(work)
+    except asyncio.CancelledError:
+        gone.set()
+        await asyncio.wait({work})
+        raise
+
+
+def _order(service: Service, served: Served, form: Form, folder: Path, gone: threading.Event) -> Order:
+    """What a form asks for, checked as far as can be without learning; nothing more once the client is gone."""
     extend, unreadable = _flag(form, "extend"), form.fields.get("unreadable", "refuse")
+    tune = _flag(form, "tune")
+    if tune and not served.classifier.tunable:
+        raise RefusalError(
+            409, "this model cannot be tuned: it has learned already, or its method has nothing to tune"
+        )
     if unreadable not in ("refuse", "skip"):
         raise RefusalError(422, "field 'unreadable' must be refuse or skip")
     archives = [upload for upload in form.files if upload.part == "archive"]
@@ -349,12 +401,16 @@ def _order(service: Service, served: Served, form: Form, folder: Path) -> Order:
             f"class '{again[0]}' is known already: choose another name, or send extend=true to add images",
         )
     images = [upload for own in classes.values() for upload in own]
-    for _ in service.decoders.map(
-        lambda upload: check_image(upload, service.limits.pixels, unreadable == "refuse"), images
-    ):
+
+    def check(upload: Upload) -> None:
+        if gone.is_set():
+            raise ClientDisconnect()
+        check_image(upload, service.limits.image, unreadable == "refuse")
+
+    for _ in service.checkers.map(check, images):
         pass
     found = placed(classes, folder / "images")
-    return Order(folder / "images", found, extend, unreadable, _flag(form, "thumbnails"))
+    return Order(folder / "images", found, extend, tune, unreadable, _flag(form, "thumbnails"))
 
 
 def _flag(form: Form, name: str) -> bool:
@@ -379,7 +435,7 @@ def _changing(app: FastAPI, service: Service) -> None:
         check_idle()
         name = _named(service.ready(), class_id)
         gone = await asyncio.to_thread(service.model.change, lambda model: model.forget(name))
-        return {"generation": gone.generation, "name": gone.name, "moved": gone.moved}
+        return {"generation": gone.generation, "name": gone.name, "moved": gone.moved, "kept": gone.kept}
 
     @app.patch("/classes/{class_id}", response_model=answers.Renamed)
     async def rename(class_id: int, wish: answers.Rename) -> dict[str, Any]:

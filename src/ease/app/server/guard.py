@@ -2,97 +2,33 @@
 
 from __future__ import annotations
 
-import asyncio
-import errno
 import hashlib
 import hmac
 import ipaddress
 import re
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
-from starlette.responses import JSONResponse
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
+from ease.app.server.exchange import Arrivals, Exchange, too_much
+from ease.app.server.limits import MB, Limits
+from ease.app.server.refusals import RefusalError, refusal, refusal_of_disk
 from ease.app.server.telemetry import Log, Metrics
 from ease.errors import EaseError
 
-MB = 1_000_000
-JSON_BYTES = 64 * 1024
+__all__ = ["MB", "Guard", "Limits", "RefusalError", "check_token", "is_loopback", "refusal", "without_paths"]
 
 SAFE_METHODS = {"GET", "HEAD", "OPTIONS"}
 CHANGES_NOTHING = {"/predict"}
 """POST, but the model stays as it is. Any other route that is not read-only is taken for a change."""
 
-CSP = (
-    "default-src 'self'; img-src 'self' blob: data:; object-src 'none'; base-uri 'none'; "
-    "form-action 'self'; frame-ancestors 'none'"
-)
-HEADERS = {
-    "X-Content-Type-Options": "nosniff",
-    "X-Frame-Options": "DENY",
-    "Referrer-Policy": "no-referrer",
-    "Cross-Origin-Resource-Policy": "same-origin",
-    "Cross-Origin-Opener-Policy": "same-origin",
-    "Cache-Control": "no-store",
-    "Content-Security-Policy": CSP,
-}
-
-
-@dataclass(frozen=True)
-class Limits:
-    """How much one request, one job, and all of them may take.
-
-    Attributes:
-        predict_bytes: of a request for predictions,
-        predict_files: and images in it.
-        learn_bytes: of a request to learn,
-        learn_files: and images in it, or members of its archive.
-        unpacked_bytes: of an archive.
-        pixels: of an image.
-        job_seconds: that learning may take.
-        waiting: predictions at a time; further ones are told to come again.
-        idle_seconds: without a byte of a request that has begun.
-        predict_seconds: that a request for predictions may take to arrive,
-        learn_seconds: and one to learn.
-    """
-
-    predict_bytes: int = 20 * MB
-    predict_files: int = 64
-    learn_bytes: int = 500 * MB
-    learn_files: int = 10_000
-    unpacked_bytes: int = 2000 * MB
-    pixels: int = 50_000_000
-    job_seconds: float = 3600.0
-    waiting: int = 64
-    idle_seconds: float = 30.0
-    predict_seconds: float = 60.0
-    learn_seconds: float = 1800.0
-
-    def bytes_of(self, path: str) -> int:
-        """How large a request to this path may be."""
-        return {"/predict": self.predict_bytes, "/learn": self.learn_bytes}.get(path, JSON_BYTES)
-
-    def seconds_of(self, path: str) -> float:
-        """How long it may take to arrive."""
-        return self.learn_seconds if path == "/learn" else self.predict_seconds
-
-
-class RefusalError(HTTPException):
-    """An answer that is a refusal: a status and one sentence."""
-
-    def __init__(self, status: int, sentence: str, headers: Mapping[str, str] | None = None) -> None:
-        super().__init__(status, sentence, headers)
-
-
-def refusal(error: HTTPException) -> JSONResponse:
-    """As it is sent."""
-    return JSONResponse({"error": error.detail}, error.status_code, error.headers)
+_AUTHORITY = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s\[\]:/?#@\\]+)(:[0-9]{0,5})?")
+"""A host, by name or address, and perhaps a port."""
 
 
 def is_loopback(host: str) -> bool:
@@ -129,30 +65,34 @@ class Guard:
     Args:
         app: what it guards.
         limits: sizes and times.
+        host: where the server listens.
         token: which changes need it; None on a machine that serves itself alone.
         log: a line per request.
         metrics: counted there.
     """
 
     def __init__(
-        self, app: ASGIApp, *, limits: Limits, token: str | None, log: Log, metrics: Metrics
+        self, app: ASGIApp, *, limits: Limits, host: str, token: str | None, log: Log, metrics: Metrics
     ) -> None:
         self.app, self.limits, self.log, self.metrics = app, limits, log, metrics
+        self._is_local = is_loopback(host)
         self._token = None if token is None else _digest(token)
+        self._arrivals = Arrivals(limits.receiving)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        exchange = _Exchange(scope, receive, send, self.limits)
+        exchange = Exchange(scope, receive, send, self.limits, self._arrivals)
         started = time.perf_counter()
         try:
             await self._answer(scope, exchange)
         finally:
+            exchange.close()
             self._tell(scope, exchange.status, time.perf_counter() - started)
 
-    async def _answer(self, scope: Scope, exchange: _Exchange) -> None:
+    async def _answer(self, scope: Scope, exchange: Exchange) -> None:
         try:
             self._check(scope)
             await self.app(scope, exchange.receive, exchange.send)
@@ -162,47 +102,53 @@ class Guard:
             exchange.status = exchange.status or 499  # nobody is there to be answered
         except Exception as error:
             self.log.failure(f"{scope['method']} {scope['path']}", error)
-            if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-                full = RefusalError(507, "the server's disk is full: free some space there and send it again")
-                return await self._refuse(scope, exchange, full)
             sentence = (
                 "something went wrong in the server: try again, and look at its log if it happens again"
             )
-            await self._refuse(scope, exchange, RefusalError(500, sentence))
+            await self._refuse(scope, exchange, refusal_of_disk(error) or RefusalError(500, sentence))
 
-    async def _refuse(self, scope: Scope, exchange: _Exchange, error: HTTPException) -> None:
+    async def _refuse(self, scope: Scope, exchange: Exchange, error: HTTPException) -> None:
         if not exchange.status:
             await refusal(error)(scope, exchange.receive, exchange.send)
 
     def _check(self, scope: Scope) -> None:
         headers = Headers(scope=scope)
+        host, origin = _authority(headers.get("host", ""), "Host"), _origin(headers.get("origin"))
+        self._check_host(host, headers)
         if scope["method"] in SAFE_METHODS:
             return
-        if scope["path"] not in CHANGES_NOTHING:
-            self._check_sender(headers)
+        if self._token is None:
+            _check_page(host, origin, headers)
+        elif scope["path"] not in CHANGES_NOTHING and not self._has_token(headers):
+            sentence = "this needs the server's token: send it as 'Authorization: Bearer TOKEN'"
+            raise RefusalError(401, sentence, {"WWW-Authenticate": "Bearer"})
         _check_kind(headers)
         declared, limit = headers.get("content-length", "0"), self.limits.bytes_of(scope["path"])
-        if not declared.isdecimal() or int(declared) > limit:
-            raise _too_much(limit)
+        if not declared.isdecimal() or len(declared) > 18 or int(declared) > limit:
+            raise too_much(limit)
 
-    def _check_sender(self, headers: Headers) -> None:
-        if self._token is not None:
-            kind, _, given = headers.get("authorization", "").partition(" ")
-            if kind.lower() != "bearer" or not hmac.compare_digest(_digest(given.strip()), self._token):
-                sentence = "this needs the server's token: send it as 'Authorization: Bearer TOKEN'"
-                raise RefusalError(401, sentence, {"WWW-Authenticate": "Bearer"})
-            return
-        # Without a token a page from elsewhere, open in a browser on this machine, must not get through.
-        host = headers.get("host", "")
-        if not is_loopback(urlsplit(f"//{host}").hostname or ""):
+    def _check_host(self, host: str, headers: Headers) -> None:
+        """A server that only this machine reaches is called by this machine's names, when it is read as well.
+
+        A page from elsewhere whose name was made to point to this machine (DNS rebinding) is of the same origin for
+        the browser: it could read every answer, and only the name in the request gives it away. Beyond this machine
+        any name may be right, as the server does not know by which it is reached.
+        """
+        found = _AUTHORITY.fullmatch(host)
+        name = found[1] if found else ""
+        if self._is_local and not is_loopback(name) and not self._has_token(headers):
             raise RefusalError(
-                403, "changes are taken from this machine only: open it as localhost, or serve with a token"
+                403, "this server answers to localhost only: open it as localhost, or send its token"
             )
-        origin, site = headers.get("origin"), headers.get("sec-fetch-site", "none")
-        if (origin is not None and urlsplit(origin).netloc != host) or site not in ("same-origin", "none"):
-            raise RefusalError(
-                403, "another site's page may not change this model: use the server's own page"
-            )
+
+    def _has_token(self, headers: Headers) -> bool:
+        kind, _, given = headers.get("authorization", "").partition(" ")
+        known = self._token
+        return (
+            known is not None
+            and kind.lower() == "bearer"
+            and hmac.compare_digest(_digest(given.strip()), known)
+        )
 
     def _tell(self, scope: Scope, status: int, seconds: float) -> None:
         route = getattr(scope.get("route"), "path", "other")
@@ -219,43 +165,28 @@ class Guard:
         )
 
 
-class _Exchange:
-    """Both directions of one request, counted."""
+def _authority(given: str, header: str) -> str:
+    """A host and perhaps a port, as a header names them."""
+    if given and not _AUTHORITY.fullmatch(given):
+        raise RefusalError(400, f"the {header} header is malformed: send a host and perhaps a port")
+    return given
 
-    def __init__(self, scope: Scope, receive: Receive, send: Send, limits: Limits) -> None:
-        self._receive, self._send = receive, send
-        self._limit, self._idle = limits.bytes_of(scope["path"]), limits.idle_seconds
-        self._until = time.monotonic() + limits.seconds_of(scope["path"])
-        headers = Headers(scope=scope)
-        self._received = 0
-        self._whole = headers.get("content-length", "0") == "0" and "transfer-encoding" not in headers
-        self.status = 0
 
-    async def receive(self) -> Message:
-        """The next piece of the body, unless it is too much or does not come."""
-        if self._whole:
-            return await self._receive()
-        try:
-            seconds = min(self._idle, self._until - time.monotonic())
-            message = await asyncio.wait_for(self._receive(), seconds)
-        except asyncio.TimeoutError:
-            raise RefusalError(
-                408, "the upload stopped or is too slow: send it again, or less of it"
-            ) from None
-        self._received += len(message.get("body", b""))
-        self._whole = not message.get("more_body", False)
-        if self._received > self._limit:
-            raise _too_much(self._limit)
-        return message
+def _origin(given: str | None) -> str | None:
+    """The host and port of the page that asks; "" for one without."""
+    if given is None:
+        return None
+    try:
+        return _authority(urlsplit(given).netloc, "Origin")
+    except ValueError as error:
+        raise RefusalError(400, "the Origin header is malformed: send the origin of a page") from error
 
-    async def send(self, message: Message) -> None:
-        """Pass an answer on, with the headers none may lack."""
-        if message["type"] == "http.response.start":
-            self.status = message["status"]
-            headers = MutableHeaders(scope=message)
-            for name, value in HEADERS.items():
-                headers.setdefault(name, value)
-        await self._send(message)
+
+def _check_page(host: str, origin: str | None, headers: Headers) -> None:
+    """Without a token a page from elsewhere, open in a browser on this machine, must not get through."""
+    site = headers.get("sec-fetch-site", "none")
+    if (origin is not None and origin != host) or site not in ("same-origin", "none"):
+        raise RefusalError(403, "another site's page may not use this model: use the server's own page")
 
 
 def _check_kind(headers: Headers) -> None:
@@ -264,11 +195,6 @@ def _check_kind(headers: Headers) -> None:
     empty = headers.get("content-length", "0") == "0" and "transfer-encoding" not in headers
     if kind not in ("application/json", "multipart/form-data") and not (empty and not kind):
         raise RefusalError(415, "send multipart/form-data or application/json")
-
-
-def _too_much(limit: int) -> RefusalError:
-    size = f"{limit // MB} MB" if limit >= MB else f"{limit // 1024} KB"
-    return RefusalError(413, f"the request is larger than {size}: send fewer or smaller files")
 
 
 def _digest(token: str) -> bytes:

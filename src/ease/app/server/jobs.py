@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ease.app.server.answers import JobState
-from ease.app.server.guard import RefusalError, without_paths
+from ease.app.server.guard import without_paths
 from ease.app.server.model import Model
+from ease.app.server.refusals import RefusalError
 from ease.app.server.telemetry import Log, Metrics
 from ease.engine.files import make_folder, read_json, remove, write_atomic, write_json
 from ease.engine.store import ModelDirectory
@@ -44,6 +45,7 @@ class Order:
     folder: Path
     images: Mapping[str, list[str]]
     extend: bool
+    tune: bool
     unreadable: str
     thumbnails: bool
 
@@ -203,6 +205,7 @@ class Jobs:
             "folder": str(order.folder),
             "images": dict(order.images),
             "extend": order.extend,
+            "tune": order.tune,
             "unreadable": order.unreadable,
             "thumbnails": order.thumbnails,
             "threads": self._threads,

@@ -60,6 +60,7 @@ def learn(order: dict[str, Any], tell: Tell) -> None:
         learned = classifier.learn(
             images,
             extend=order["extend"],
+            tune=order["tune"],
             unreadable=order["unreadable"],
             thumbnails=order["thumbnails"],
             progress=Telling(tell),

@@ -12,7 +12,9 @@ from pathlib import Path
 import uvicorn
 
 from ease.app.server.api import make_app
-from ease.app.server.guard import Limits, check_token
+from ease.app.server.connections import bounded_connections
+from ease.app.server.guard import check_token
+from ease.app.server.limits import Limits
 from ease.app.server.service import Service
 from ease.app.server.telemetry import Log
 from ease.errors import EaseError
@@ -64,7 +66,7 @@ def serve(
             log=log,
         ) as service,
     ):
-        server = _server(service)
+        server = make_server(service)
         service.model.when_failed = lambda: setattr(server, "should_exit", True)
         if service.model.failure is None:
             announce(f"serving {model} at {_address(listening)} (Ctrl-C ends it)")
@@ -73,15 +75,18 @@ def serve(
             raise service.model.failure
 
 
-def _server(service: Service) -> uvicorn.Server:
+def make_server(service: Service) -> uvicorn.Server:
+    """What speaks HTTP for a service."""
     config = uvicorn.Config(
         make_app(service),
+        http=bounded_connections(service.limits),
         lifespan="off",
         ws="none",
         log_config=None,
         access_log=False,
         server_header=False,
         proxy_headers=False,
+        timeout_keep_alive=service.limits.keep_alive_seconds,
         timeout_graceful_shutdown=GRACE,
     )
     return uvicorn.Server(config)

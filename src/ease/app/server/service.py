@@ -12,9 +12,11 @@ from typing import Any
 
 import torch
 
-from ease.app.server.guard import Limits, RefusalError, check_token, without_paths
+from ease.app.server.guard import check_token, without_paths
 from ease.app.server.jobs import Jobs, Start, start_process
+from ease.app.server.limits import Limits
 from ease.app.server.model import Model, Served
+from ease.app.server.refusals import RefusalError
 from ease.app.server.telemetry import Log, Metrics, resident_bytes
 from ease.engine.files import make_folder, read_json, write_json
 from ease.engine.lock import BusyError, WriterLock
@@ -23,7 +25,9 @@ from ease.errors import EaseError
 
 PREFIX = "ease-serve-"
 DECODERS = min(4, os.cpu_count() or 1)
-"""Threads that decode: each may hold a large photo several times over."""
+"""Threads that decode images of predictions, and as many that check those to learn from."""
+WRITERS = 4
+"""Threads that write uploads to disk."""
 
 
 class Service:
@@ -58,7 +62,7 @@ class Service:
     ) -> None:
         check_token(host, token)
         self.path = model.resolve()
-        self.token, self.limits = token, limits or Limits()
+        self.host, self.token, self.limits = host, token, limits or Limits()
         self.log, self.metrics = log or Log(), Metrics()
         self._weights = None if weights is None else weights.resolve()
         self._budget = budget
@@ -74,8 +78,12 @@ class Service:
             life.callback(shutil.rmtree, self.folder, ignore_errors=True)
             self.uploads = self.folder / "predict"
             make_folder(self.uploads)
-            self.decoders = ThreadPoolExecutor(DECODERS, "decode")
-            life.callback(self.decoders.shutdown)
+            # Apart from each other, so that a prediction waits for predictions only. Large images are decoded one at
+            # a time: one of them can take a gigabyte, and a second or more.
+            self.decoders = self._threads(life, DECODERS, "decode")
+            self.large_decoder = self._threads(life, 1, "decode-large")
+            self.checkers = self._threads(life, DECODERS, "check")
+            self.writers = self._threads(life, WRITERS, "write")
             self.model = Model(
                 self.path, self._weights, budget=self._budget, log=self.log, metrics=self.metrics
             )
@@ -98,6 +106,12 @@ class Service:
 
     def __exit__(self, *_: object) -> None:
         self._life.close()
+
+    @staticmethod
+    def _threads(life: contextlib.ExitStack, count: int, name: str) -> ThreadPoolExecutor:
+        pool = ThreadPoolExecutor(count, name)
+        life.callback(pool.shutdown, cancel_futures=True)
+        return pool
 
     def _claim(self, life: contextlib.ExitStack) -> None:
         """One server per model: a second one would clear away what the first is learning from."""

@@ -9,30 +9,32 @@ import asyncio
 import io
 import re
 import stat
-import struct
+import threading
 import zipfile
-import zlib
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from contextlib import suppress
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
-from PIL import Image
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
 from ease.app.photos import class_name
-from ease.app.server.guard import MB, Limits, RefusalError
+from ease.app.server.limits import MB, Limits
+from ease.app.server.refusals import RefusalError
 from ease.errors import EaseError
-from ease.streams.datasets._files import EXTENSIONS, FORMATS, check_content
+from ease.streams.datasets._files import EXTENSIONS, WHOLE_PIXELS, check_decodable, check_header
+from ease.streams.datasets._limits import ImageLimits
 
 CHUNK = 256 * 1024
 FIELD_BYTES = 4096
 HEADER_BYTES = 8192
 FIELDS = 16
+_LARGE = threading.Lock()
+"""Large images are checked one at a time: one of them can take a gigabyte."""
 _JUNK = {"__macosx", "thumbs.db", "desktop.ini"}
 
 
@@ -222,16 +224,25 @@ def unpack(archive: Path, folder: Path, limits: Limits) -> list[Upload]:
     try:
         with _Bounded(archive, limits.learn_files) as file, zipfile.ZipFile(file) as content:
             return list(_unpacked(content, folder, limits))
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, struct.error, ValueError) as error:
+    except (RefusalError, EaseError, OSError):  # the disk's errors are none of the archive's
+        raise
+    except Exception as error:  # on damaged archives zipfile raises almost anything
         raise RefusalError(422, "the archive is damaged or no zip file: pack it again") from error
 
 
 class _Bounded(io.BufferedReader):
-    """A file whose list of members, which zipfile reads at once, must have a sane size."""
+    """A file whose list of members, which zipfile reads at once, must have a sane size, and all of it lie inside."""
 
     def __init__(self, path: Path, members: int) -> None:
         super().__init__(io.FileIO(path))
         self._most, self._members = max(MB, 300 * members), members
+        self._end = path.stat().st_size
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """As any file, but not to a place outside of it: an archive may name one that no system can reach."""
+        if whence == io.SEEK_SET and not 0 <= offset <= self._end:
+            raise zipfile.BadZipFile("an offset lies outside of the archive")
+        return super().seek(offset, whence)
 
     def read(self, size: int | None = -1) -> bytes:
         """As any file, up to a bound."""
@@ -256,13 +267,16 @@ def _unpacked(content: zipfile.ZipFile, folder: Path, limits: Limits) -> Iterato
     for number, info in enumerate(wanted):
         name = _checked_name(info)
         _check_member(info, name)
-        path = folder / f"z{number:06d}{_suffix(name)}"
+        limits.image.check_bytes(info.file_size, shown(name))
+        path, size = folder / f"z{number:06d}{_suffix(name)}", 0
         with content.open(info) as packed, open(path, "xb") as unpacked:
             while piece := packed.read(CHUNK):
-                left -= len(piece)  # what an archive declares is not to be believed
-                if left < 0:
+                size += len(piece)  # what an archive declares is not to be believed
+                limits.image.check_bytes(size, shown(name))
+                if size > left:
                     raise _too_large_unpacked(limits)
                 unpacked.write(piece)
+        left -= size
         yield Upload("archive", name, path)
 
 
@@ -270,7 +284,7 @@ def _checked_name(info: zipfile.ZipInfo) -> str:
     name = info.filename.replace("\\", "/")
     if name.startswith("/") or re.match(r"[A-Za-z]:", name) or ".." in name.split("/"):
         raise RefusalError(
-            422, f"the archive's member '{_shown(name)}' leads out of it: pack it again without"
+            422, f"the archive's member '{shown(name)}' leads out of it: pack it again without"
         )
     return name
 
@@ -279,15 +293,15 @@ def _check_member(info: zipfile.ZipInfo, name: str) -> None:
     kind = stat.S_IFMT(info.external_attr >> 16)
     if kind not in (0, stat.S_IFREG):
         raise RefusalError(
-            422, f"the archive's member '{_shown(name)}' is a link or no file: pack the file itself"
+            422, f"the archive's member '{shown(name)}' is a link or no file: pack the file itself"
         )
     if info.flag_bits & 0x1:
         raise RefusalError(
-            422, f"the archive's member '{_shown(name)}' is encrypted: pack it without a password"
+            422, f"the archive's member '{shown(name)}' is encrypted: pack it without a password"
         )
     if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         raise RefusalError(
-            422, f"the archive's member '{_shown(name)}' is packed in an unusual way: use plain zip"
+            422, f"the archive's member '{shown(name)}' is packed in an unusual way: use plain zip"
         )
     _check_extension(name, needed=True)
 
@@ -321,7 +335,7 @@ def arranged(uploads: Sequence[Upload], name: str | None = None) -> dict[str, li
         own = parts[upload.path][top:]
         _check_extension(upload.name)
         if len(own) == 1 and name is None:
-            sentence = f"'{_shown(upload.name)}' lies in no class folder: call it CLASS/{_shown(own[0])}"
+            sentence = f"'{shown(upload.name)}' lies in no class folder: call it CLASS/{shown(own[0])}"
             raise RefusalError(422, f"{sentence}, or give the class as field 'name'")
         classes.setdefault(class_name(own[0] if len(own) > 1 else name or ""), []).append(upload)
     return classes
@@ -366,7 +380,7 @@ def _fresh(stem: str, taken: set[str], suffix: str = "") -> str:
 def _parts(name: str) -> list[str]:
     parts = [part for part in name.replace("\\", "/").split("/") if part not in ("", ".")]
     if not parts or ".." in parts:
-        raise RefusalError(422, f"'{_shown(name)}' is no name for an image: call it CLASS/FILE")
+        raise RefusalError(422, f"'{shown(name)}' is no name for an image: call it CLASS/FILE")
     return parts
 
 
@@ -380,10 +394,10 @@ def _check_extension(name: str, needed: bool = False) -> None:
     suffix = Path(name.replace("\\", "/")).suffix.lower()
     if (suffix or needed) and suffix not in EXTENSIONS:  # browsers call a picture of the camera 'blob'
         known = ", ".join(sorted(EXTENSIONS))
-        raise RefusalError(422, f"'{_shown(name)}' is no image ({known}): leave it out")
+        raise RefusalError(422, f"'{shown(name)}' is no image ({known}): leave it out")
 
 
-def _shown(name: str) -> str:
+def shown(name: str) -> str:
     """A name from outside, fit for a sentence."""
     plain = "".join(c if c.isprintable() else "?" for c in name)
     return plain if len(plain) <= 120 else f"{plain[:117]}..."
@@ -392,25 +406,17 @@ def _shown(name: str) -> str:
 # --- images ---------------------------------------------------------------------------------------
 
 
-def read_image(upload: Upload, pixels: int) -> bytes:
-    """The content of an image file that has no more than so many pixels; its header tells, nothing is decoded."""
-    content = upload.path.read_bytes()
-    size = 0
-    with suppress(Exception):  # whatever is wrong with it, the decoder says so
-        try:
-            with Image.open(io.BytesIO(content), formats=FORMATS) as image:
-                size = image.width * image.height
-        except (Image.DecompressionBombError, Image.DecompressionBombWarning):
-            size = pixels + 1
-    if size > pixels:
-        sentence = f"image '{_shown(upload.name)}' has more than {pixels:,} pixels: make it smaller"
-        raise RefusalError(413, sentence)
-    return content
+def measured(upload: Upload, limits: ImageLimits) -> int:
+    """How many pixels an image has, by its header; nothing is decoded, and what is too large is refused."""
+    name = shown(upload.name)
+    limits.check_bytes(upload.path.stat().st_size, name)
+    with open(upload.path, "rb") as file:
+        return check_header(file, name, limits)
 
 
-def check_image(upload: Upload, pixels: int, whole: bool) -> None:
+def check_image(upload: Upload, limits: ImageLimits, whole: bool) -> None:
     """Refuse an image that is too large, and, with `whole`, one that cannot be decoded to its last byte."""
-    content = read_image(upload, pixels)
-    fault: str | None = check_content(content, _shown(upload.name)).fault if whole else None
-    if fault is not None:
-        raise EaseError(fault)
+    pixels = measured(upload, limits)
+    if whole:
+        with _LARGE if pixels > WHOLE_PIXELS else nullcontext():
+            check_decodable(upload.path.read_bytes(), shown(upload.name), limits)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path, PurePosixPath
 
 from ease.errors import EaseError
+from ease.filesystem import is_file, is_folder, is_inside, read_text, resolved
 from ease.streams.datasets._files import EXTENSIONS
 from ease.streams.datasets._registry import Unreadable
 from ease.streams.datasets._scan import FolderScan
@@ -16,12 +17,12 @@ _LARGEST = 2**26
 
 def has_lists(folder: Path) -> bool:
     """Whether a folder looks like the official one."""
-    return (folder / "images").is_dir() and (folder / LISTS[0]).is_file()
+    return is_folder(folder / "images") and is_file(folder / LISTS[0])
 
 
 def scan_lists(folder: Path, unreadable: Unreadable = "refuse") -> FolderScan:
     """The images by class and split as the lists say; classes in the order of their numbers."""
-    folder = folder.resolve()
+    folder = resolved(folder)
     scan = FolderScan(folder, unreadable)
     paths, labels, classes, splits = (_rows(folder / name) for name in LISTS)
     order = sorted(classes, key=lambda number: (len(number), number))
@@ -39,10 +40,10 @@ def scan_lists(folder: Path, unreadable: Unreadable = "refuse") -> FolderScan:
         path = _inside(folder / "images", name)
         if path.suffix.lower() not in EXTENSIONS:
             scan.others.append(f"images/{name}")
-        elif not path.is_file():
+        elif not is_file(path):
             line = f"image '{path}' is in {LISTS[0]} but does not exist: put it there"
             scan.refuse_or_skip(path, line)
-        elif not path.resolve().is_relative_to(folder):
+        elif not is_inside(path, folder):
             scan.refuse_or_skip(
                 path, f"image '{path}' is a link that leads out of '{folder}': put a copy there"
             )
@@ -64,12 +65,9 @@ def _inside(folder: Path, name: str) -> Path:
 def _rows(path: Path) -> dict[str, str]:
     """`<number> <value>` lines."""
     try:
-        if path.stat().st_size > _LARGEST:
-            raise EaseError(f"'{path}' is larger than {_LARGEST >> 20} MB: take the official file")
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "not UTF-8 text"
-        raise EaseError(f"'{path}' cannot be read ({reason}): CUB's own layout needs it") from error
+        lines = read_text(path, _LARGEST).splitlines()
+    except EaseError as error:
+        raise EaseError(f"{error}; CUB's own layout needs it") from error
     rows: dict[str, str] = {}
     for at, line in enumerate(lines, start=1):
         number, _, value = line.strip().partition(" ")

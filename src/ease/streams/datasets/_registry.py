@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from ease.errors import EaseError
+from ease.filesystem import expanded
 from ease.streams.stream import Dataset
 
 if TYPE_CHECKING:
@@ -41,9 +42,9 @@ class Request:
             expected: what should lie there, for whoever has not got it yet.
         """
         if self.root is not None:
-            return Path(self.root).expanduser()
+            return expanded(self.root)
         if os.environ.get("EASE_DATA"):
-            return Path(os.environ["EASE_DATA"]).expanduser() / name
+            return expanded(os.environ["EASE_DATA"]) / name
         raise EaseError(
             f"dataset '{name}' needs its folder: give the root, "
             f"or set EASE_DATA to the folder that has '{name}' in it" + (f"; {expected}" if expected else "")

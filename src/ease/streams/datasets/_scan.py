@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from ease.errors import EaseError, showable
+from ease.filesystem import (
+    entries,
+    explain,
+    explained,
+    is_folder,
+    is_inside,
+    resolved,
+    shown,
+    what_is,
+)
 from ease.streams.datasets._files import EXTENSIONS, FOREIGN, foreign
 from ease.streams.datasets._registry import Unreadable
 
@@ -62,7 +73,7 @@ class FolderScan:
     def look(self) -> None:
         """Find the classes. A lone `train` folder is a class: CIFAR-100 has one of that name."""
         for beside in () if self.flat else ("test", "val"):
-            if (self.root / "train").is_dir() and (self.root / beside).is_dir():
+            if is_folder(self.root / "train") and is_folder(self.root / beside):
                 self.train, self.test = self._classes(self.root / "train"), self._classes(self.root / beside)
                 if beside == "val":
                     self.notes.append("no test/ found: val/ is used for testing")
@@ -71,7 +82,7 @@ class FolderScan:
 
     def _classes(self, folder: Path) -> Classes:
         classes: Classes = {}
-        for entry in sorted(folder.iterdir()):
+        for entry in entries(folder):
             if self._is_hidden(entry):
                 continue
             if not entry.is_dir():
@@ -92,7 +103,7 @@ class FolderScan:
                     self.refuse_or_skip(path, str(foreign(str(path))))
                 elif path.suffix.lower() not in EXTENSIONS:
                     self.others.append(self.short(path))
-                elif path.is_symlink() and not path.resolve().is_relative_to(self.root):
+                elif path.is_symlink() and not is_inside(path, self.root):
                     line = f"image '{path}' is a link that leads out of '{self.root}': put a copy there"
                     self.refuse_or_skip(path, line)
                 else:
@@ -132,21 +143,40 @@ def scan_folder(
     flat: bool = False,
 ) -> FolderScan:
     """Look through `train/CLASS/**` and `test/CLASS/**` (or `val/`), or `CLASS/**`; see `FolderScan`."""
-    root = Path(root)
-    if not root.is_dir():
-        what = "is a file" if root.exists() else "does not exist"
-        raise EaseError(f"folder '{root}' {what}: give a folder that holds one folder of images per class")
-    scan = FolderScan(root.resolve(), unreadable, split, keep_empty, flat)
-    try:
+    found = what_is(root)
+    if found != "folder":
+        what = "does not exist" if found == "missing" else "is a file"
+        raise EaseError(
+            f"folder '{shown(root)}' {what}: give a folder that holds one folder of images per class"
+        )
+    scan = FolderScan(resolved(root), unreadable, split, keep_empty, flat)
+    with explained("look through", scan.root):
         scan.look()
-    except OSError as error:
-        raise EaseError(f"folder '{error.filename}' cannot be listed ({error.strerror})") from error
     return scan
+
+
+def find_files(folder: Path, endings: Collection[str]) -> list[Path]:
+    """Files with these endings in a folder at any depth, in the order of their names; hidden ones are left out.
+
+    A folder that cannot be listed, or is a link, is refused: its images must not be missed unseen.
+    """
+    found: list[Path] = []
+    for here, folders, files in os.walk(folder, onerror=_give_up):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        for inner in (Path(here) / name for name in folders):
+            if inner.is_symlink():
+                raise EaseError(f"'{inner}' is a link to a folder: give the folder itself too")
+        found += [
+            Path(here) / name
+            for name in files
+            if not name.startswith(".") and os.path.splitext(name)[1].lower() in endings
+        ]
+    return sorted(found)
 
 
 def _give_up(error: OSError) -> None:
     """A folder that cannot be listed must not vanish unseen."""
-    raise error
+    raise explain("list the folder", error.filename, error) from error
 
 
 def some_of(names: list[str], most: int = 5) -> str:

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from ease.errors import EaseError
+from ease.filesystem import is_folder, is_inside, shown
 from ease.streams.datasets._cub import has_lists, scan_lists
 from ease.streams.datasets._names import numeric_order, readable_names
 from ease.streams.datasets._registry import Request, Unreadable, dataset
@@ -39,8 +40,8 @@ def _scan(name: str, request: Request, unreadable: Unreadable, *, keep_empty: bo
     root = request.folder(name, _expected(name))
     folder = _locate(name, root)
     if folder is None:
-        raise EaseError(f"{PUBLISHED[name].title} is not in '{root}': {_expected(name)}")
-    if (folder / "train").is_dir():
+        raise EaseError(f"{PUBLISHED[name].title} is not in '{shown(root)}': {_expected(name)}")
+    if is_folder(folder / "train"):
         scan = scan_folder(folder, unreadable, split=True, keep_empty=keep_empty)
     else:
         scan = scan_lists(folder, unreadable)
@@ -54,8 +55,8 @@ def _locate(name: str, root: Path) -> Path | None:
     published = PUBLISHED[name]
     known = dict.fromkeys([name, *(a.partition(".")[0] for a in published.archives), *published.folders])
     inner = [root / k for k in known] + [root / k / other for k in known for other in known if k != other]
-    for folder in [root, *(f for f in inner if f.is_dir() and f.resolve().is_relative_to(root.resolve()))]:
-        if (folder / "train").is_dir() or (name == "cub200" and has_lists(folder)):
+    for folder in [root, *(f for f in inner if is_folder(f) and is_inside(f, root))]:
+        if is_folder(folder / "train") or (name == "cub200" and has_lists(folder)):
             return folder
     return None
 

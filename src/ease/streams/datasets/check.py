@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ease.errors import EaseError, unknown
+from ease.filesystem import explained, shown, what_is
 from ease.streams.datasets._files import check_files
 from ease.streams.datasets._registry import EXAMINERS, LOADERS, DamagedError, Request
 from ease.streams.datasets._scan import FolderScan, some_of
@@ -177,14 +178,16 @@ def check_archive(name: str, path: Path, bar: Bar = _quiet) -> Archive:
     known = PUBLISHED[name].archives if name in PUBLISHED else {}
     if not known:
         raise EaseError(f"dataset '{name}' was not published as an archive: leave --archive out")
-    try:
+    what = what_is(path)
+    if what != "file":
+        reason = "does not exist" if what == "missing" else "is not a file"
+        raise EaseError(f"archive '{shown(path)}' {reason}: check the path")
+    with explained("read the archive", path):
         md5, size = hashlib.md5(usedforsecurity=False), path.stat().st_size
         with path.open("rb") as file, bar(f"MD5 of {path.name}", size) as advance:
             while block := file.read(2**20):
                 md5.update(block)
                 advance(len(block))
-    except OSError as error:
-        raise EaseError(f"archive '{path}' cannot be read ({error.strerror}): check the path") from error
     found = md5.hexdigest()
     # A file that was renamed is still the right one.
     wanted = known.get(path.name) or (found if found in known.values() else " or ".join(known.values()))

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ease.errors import EaseError
+from ease.filesystem import entries, exists, is_folder, shown
 from ease.streams.datasets._names import numeric_order
 from ease.streams.datasets._registry import DamagedError, Request, dataset
 from ease.streams.datasets._scan import Classes, FolderScan, scan_folder
@@ -26,7 +27,7 @@ KINDS = {"cifar10": "CIFAR10", "cifar100": "CIFAR100", "fashion-mnist": "Fashion
 def load_downloadable(name: str, request: Request) -> Dataset:
     """Class folders if the root has a train/, else torchvision's files under it. Both have the official label order."""
     root = request.folder(name, _expected(name))
-    if not (root / "train").is_dir():
+    if not is_folder(root / "train"):
         return _official(name, root, request.download)
     scan = scan_folder(root, request.unreadable)
     names = _in_official_order(name, scan)
@@ -40,10 +41,10 @@ def load_downloadable(name: str, request: Request) -> Dataset:
 def examine_downloadable(name: str, request: Request) -> FolderScan | Dataset:
     """The files a check looks at; torchvision's are whole if they can be loaded."""
     root = request.folder(name, _expected(name))
-    if not (root / "train").is_dir():
+    if not is_folder(root / "train"):
         return _official(name, root, download=False)
     # CIFAR-100 has a class `train`: such a folder without test/ is a split only if no class lies beside it.
-    alone = all(path.name == "train" for path in root.iterdir() if path.is_dir())
+    alone = all(path.name == "train" for path in entries(root) if path.is_dir())
     return scan_folder(root, "skip", split=alone, keep_empty=True)
 
 
@@ -88,10 +89,10 @@ def _official(name: str, root: Path, download: bool) -> Dataset:
     try:
         parts = [_images(kind(str(root), train=train, download=download)) for train in (True, False)]
     except (OSError, RuntimeError, ValueError, AssertionError, LookupError, EOFError) as error:
-        there = [folder for folder in published.folders if (root / folder).exists()]
+        there = [folder for folder in published.folders if exists(root / folder)]
         how = "the download failed" if download else "nothing was downloaded"
         how = f"{there[0]} is incomplete or altered" if there else how
-        line = f"{published.title} is not in '{root}' ({how}): {_expected(name)}"
+        line = f"{published.title} is not in '{shown(root)}' ({how}): {_expected(name)}"
         raise (DamagedError if there else EaseError)(line) from error
     (train, classes), (test, _) = parts
     sizes = [np.bincount(part.labels, minlength=len(classes)).tolist() for part in (train, test)]

@@ -27,7 +27,7 @@ from ease.studies.figures.drawing import (
     titles,
     write_cells,
 )
-from ease.studies.series import Place, Record, Series, group, place_of
+from ease.studies.series import Place, Record, Series, group, place_of, remarks
 
 
 def accuracy_curves(records: Sequence[Record], title: str | None = None, width: float = 5.5) -> Figure:
@@ -164,10 +164,10 @@ def place_title(grouped: list[Series]) -> str:
 def _subtitle(grouped: list[Series]) -> str:
     counts = {len(series.records) for series in grouped}
     text = "Top-1 accuracy over all classes seen so far"
-    if counts == {1}:
-        return text
-    number = str(counts.pop()) if len(counts) == 1 else "several"
-    return f"{text}, mean ± s.d. of {number} seeds"
+    if counts != {1}:
+        number = str(counts.pop()) if len(counts) == 1 else "several"
+        text = f"{text}, mean ± s.d. of {number} seeds"
+    return ". ".join([text, *(remark[0].removesuffix(".") for remark in remarks(grouped))])
 
 
 def series_labels(grouped: list[Series]) -> list[str]:

@@ -1,0 +1,204 @@
+"""One request and its answer: how fast the request must arrive, how much of it, and whether anybody still waits."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import ClientDisconnect, Request
+from starlette.types import Message, Receive, Scope, Send
+
+from ease.app.server.limits import MB, Limits
+from ease.app.server.refusals import RefusalError
+
+CSP = (
+    "default-src 'self'; img-src 'self' blob: data:; object-src 'none'; base-uri 'none'; "
+    "form-action 'self'; frame-ancestors 'none'"
+)
+HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": CSP,
+}
+PATIENCE = 1.0
+"""Seconds that a body is given before it is compared with others."""
+QUIET = 5.0
+"""Seconds without a byte after which the rest of a refused request is not waited for."""
+
+T = TypeVar("T")
+
+
+class Arrivals:
+    """The bodies of requests that are on their way in. When there are too many, the slowest makes room.
+
+    Refusing the newcomer instead would let a few clients that send nothing keep everybody out.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._now: set[Exchange] = set()
+
+    def __len__(self) -> int:
+        return len(self._now)
+
+    def join(self, newcomer: Exchange) -> None:
+        """One more, or one that is known."""
+        if newcomer in self._now:
+            return
+        if len(self._now) >= self._most:
+            late = [one for one in self._now if one.age >= PATIENCE]
+            if not late:
+                sentence = "too many requests are on their way in: try again in a moment"
+                raise RefusalError(503, sentence, {"Retry-After": "1"})
+            slowest = min(late, key=lambda one: one.pace)
+            slowest.give_up()
+            self.leave(slowest)
+        self._now.add(newcomer)
+
+    def leave(self, one: Exchange) -> None:
+        """It has arrived, or will not."""
+        self._now.discard(one)
+
+
+class Exchange:
+    """Both directions of one request.
+
+    Args:
+        scope: of the request.
+        receive: where its body comes from.
+        send: where the answer goes.
+        limits: of sizes and times.
+        arrivals: the other requests whose bodies are on their way.
+    """
+
+    def __init__(
+        self, scope: Scope, receive: Receive, send: Send, limits: Limits, arrivals: Arrivals
+    ) -> None:
+        self._receive, self._send, self._limits, self._arrivals = receive, send, limits, arrivals
+        self._path = scope["path"]
+        headers = Headers(scope=scope)
+        self._whole = headers.get("content-length", "0") == "0" and "transfer-encoding" not in headers
+        self._received, self._started = 0, time.monotonic()
+        self._given_up = asyncio.get_running_loop().create_future()
+        self.status = 0
+
+    @property
+    def age(self) -> float:
+        """Seconds since it began."""
+        return time.monotonic() - self._started
+
+    @property
+    def pace(self) -> float:
+        """Bytes of the body per second."""
+        return self._received / max(self.age, 1e-6)
+
+    def give_up(self) -> None:
+        """Wait no longer for the body."""
+        if not self._given_up.done():
+            self._given_up.set_result(None)
+
+    def close(self) -> None:
+        """Nothing more is expected of it."""
+        self._arrivals.leave(self)
+
+    async def receive(self) -> Message:
+        """The next piece of the body, unless it is too much or does not come."""
+        if self._whole:
+            return await self._receive()
+        self._arrivals.join(self)
+        left = self._limits.seconds_of(self._path, self._received) - self.age
+        message = await self._next(min(self._limits.idle_seconds, left))
+        if message is None:
+            # The connection is closed: otherwise the rest of the body would have to be read.
+            sentence = "the upload stopped or is too slow: send it again, or less of it"
+            raise RefusalError(408, sentence, {"Connection": "close"})
+        limit = self._limits.bytes_of(self._path)
+        if self._received > limit:
+            raise too_much(limit)
+        return message
+
+    async def send(self, message: Message) -> None:
+        """Pass an answer on, with the headers none may lack."""
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            headers = MutableHeaders(scope=message)
+            for name, value in HEADERS.items():
+                headers.setdefault(name, value)
+        last = message["type"] == "http.response.body" and not message.get("more_body", False)
+        if last and not self._whole and self.status != 408:
+            # The answer is out before its request is in. If the connection were closed now, the client, who is still
+            # sending, would see a broken connection in place of the answer.
+            await self._send({**message, "more_body": True})
+            await self._linger()
+            message = {"type": "http.response.body", "body": b"", "more_body": False}
+        await self._send(message)
+
+    async def _next(self, seconds: float) -> Message | None:
+        """A piece of the body if it comes within these seconds."""
+        piece = asyncio.ensure_future(self._receive())
+        try:
+            await asyncio.wait(
+                {piece, self._given_up}, timeout=max(0.0, seconds), return_when=asyncio.FIRST_COMPLETED
+            )
+            if not piece.done():
+                return None
+            message = piece.result()
+        finally:
+            piece.cancel()
+        self._received += len(message.get("body", b""))
+        self._whole = not message.get("more_body", False)
+        if self._whole:
+            self._arrivals.leave(self)
+        return message
+
+    async def _linger(self) -> None:
+        """Read the rest of the body and drop it."""
+        self._arrivals.leave(self)
+        until = time.monotonic() + self._limits.linger_seconds
+        while not self._whole and (left := until - time.monotonic()) > 0:
+            if await self._next(min(QUIET, left)) is None:
+                return
+
+
+def too_much(limit: int) -> RefusalError:
+    """The refusal of a request that is larger than this."""
+    size = f"{limit // MB} MB" if limit >= MB else f"{limit // 1024} KB"
+    return RefusalError(413, f"the request is larger than {size}: send fewer or smaller files")
+
+
+async def while_connected(request: Request, work: Coroutine[Any, Any, T], seconds: float | None = None) -> T:
+    """What `work` returns. It is cancelled when the client leaves, or when it takes longer than `seconds`.
+
+    Args:
+        request: all of whose body has been read.
+        work: what it asks for.
+        seconds: without a limit if None.
+    """
+    task, leaving = asyncio.ensure_future(work), asyncio.ensure_future(_left(request))
+    try:
+        await asyncio.wait({task, leaving}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
+        if leaving.done():
+            raise ClientDisconnect()
+        sentence = (
+            f"the answer took longer than {seconds:g} seconds: send fewer or smaller images, or try later"
+        )
+        raise RefusalError(503, sentence, {"Retry-After": "1"})
+    finally:
+        leaving.cancel()
+        task.cancel()
+        await asyncio.wait({task})
+
+
+async def _left(request: Request) -> None:
+    """Returns once the client has closed the connection."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass

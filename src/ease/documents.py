@@ -1,0 +1,138 @@
+"""YAML and JSON that may come from anywhere: plain values of bounded size and depth, or one kind of error."""
+
+from __future__ import annotations
+
+import json
+from reprlib import Repr
+from typing import Any, NoReturn
+
+import yaml
+
+from ease.errors import EaseError
+
+DEPTH = 64
+"""Levels of lists and mappings inside each other."""
+VALUES = 100_000
+"""Values of a YAML document, those that an alias repeats counted each time."""
+LARGEST = 2**63 - 1
+"""Whole numbers beyond this are nothing that could be asked for."""
+
+_FAULTS = (
+    yaml.YAMLError,
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    ArithmeticError,
+    RecursionError,
+)
+"""What PyYAML raises. Its constructors pass on whatever Python says to a value, such as a date in month 13."""
+_PLAIN = ("null", "bool", "int", "float", "str", "seq", "map")
+_TAG = "tag:yaml.org,2002:"
+_shorten = Repr()
+_shorten.maxstring = _shorten.maxother = 120
+
+
+class _PlainLoader(yaml.SafeLoader):
+    """Knows what JSON knows. Dates, sets and binary data are text or refused: no setting is one of these."""
+
+    def flatten_mapping(self, node: Any) -> None:
+        """Merge keys (`<<`) can double a mapping with every line: the sum is bounded."""
+        super().flatten_mapping(node)
+        if len(node.value) > VALUES:
+            raise ValueError(f"it merges more than {VALUES} values")
+
+
+_PlainLoader.yaml_constructors = {
+    tag: make
+    for tag, make in yaml.SafeLoader.yaml_constructors.items()
+    if tag is None or tag.removeprefix(_TAG) in _PLAIN
+}
+_PlainLoader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in found if tag.removeprefix(_TAG) != "timestamp"]
+    for first, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+
+
+def parse_yaml(text: str, where: str, advice: str = "check it") -> Any:
+    """The value that a YAML text stands for: None, booleans, numbers, text, lists, and mappings with text as keys.
+
+    Args:
+        text: from anywhere.
+        where: what the error calls it.
+        advice: what the error says should be done.
+    """
+    try:
+        value = yaml.load(text, _PlainLoader)  # a SafeLoader that knows less
+        _check(value)
+    except _FAULTS as error:
+        raise EaseError(f"{where} is not valid YAML ({_reason(error)}): {advice}") from error
+    return value
+
+
+def parse_json(data: bytes | str, where: str, advice: str = "check it") -> Any:
+    """The value that a JSON text stands for; arguments as for `parse_yaml`. NaN and Infinity are not JSON."""
+    try:
+        text = data if isinstance(data, str) else data.decode("utf-8-sig")
+        value = json.loads(text, parse_constant=_refuse_constant)
+        check_depth(value)
+    except (ValueError, RecursionError) as error:
+        raise EaseError(f"{where} is not valid JSON ({_reason(error)}): {advice}") from error
+    return value
+
+
+def check_depth(value: Any, depth: int = DEPTH) -> None:
+    """`ValueError` if lists and mappings are nested deeper than this."""
+    layer, levels = [value], 0
+    while layer:
+        levels += 1
+        if levels > depth:
+            raise ValueError(f"it is nested deeper than {depth} levels")
+        inner = (v.values() if isinstance(v, dict) else v for v in layer if isinstance(v, dict | list))
+        layer = [v for values in inner for v in values]
+
+
+def shortened(value: object) -> str:
+    """A value as a message shows it, in at most about 120 characters."""
+    try:
+        return _shorten.repr(value)
+    except ValueError:  # a whole number of thousands of digits
+        return f"a {type(value).__name__}"
+
+
+def _check(value: Any) -> None:
+    """Aliases make few lines stand for many values, or for endless ones: each is counted where it is used."""
+    layer, count, levels = [value], 0, 0
+    while layer:
+        levels, count = levels + 1, count + len(layer)
+        if levels > DEPTH or count > VALUES:
+            limit = f"deeper than {DEPTH} levels" if levels > DEPTH else f"more than {VALUES} values"
+            raise ValueError(f"it has {limit}")
+        inner: list[Any] = []
+        for one in layer:
+            if isinstance(one, dict):
+                if not all(isinstance(key, str) for key in one):
+                    raise ValueError(
+                        f"the key {shortened(next(k for k in one if not isinstance(k, str)))} is not text"
+                    )
+                inner += one.values()
+            elif isinstance(one, list):
+                inner += one
+            elif isinstance(one, int) and abs(one) > LARGEST:
+                raise ValueError(f"the whole number {shortened(one)} is beyond {LARGEST}")
+            if len(inner) > VALUES:
+                raise ValueError(f"it has more than {VALUES} values")
+        layer = inner
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply"
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem:
+        mark = error.problem_mark or error.context_mark
+        return error.problem + (f", line {mark.line + 1}" if mark is not None else "")
+    return shortened(str(error) or type(error).__name__)[1:-1]
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no number in JSON")

@@ -1,0 +1,272 @@
+"""Strata, this project's own method: second-order prototypes from several layers, in one pass.
+
+A class is its mean feature; an image goes to the class whose mean it is nearest to, by the cosine around the mean of
+all classes, after both were whitened by the within-class covariance of all images seen so far. The feature is the class
+tokens and the mean patch tokens of the model's last blocks side by side. Means and covariance are running sums, so the
+order of tasks cannot matter and nothing is forgotten. The model is the PTM, or the PTM with one adapter that was
+trained on the first task.
+
+What is whose: prototypes with a covariance are FeCAM's (Goswami et al., NeurIPS 2023) and SLDA's (Hayes and Kanan,
+2020), class tokens of several layers and adapting in the first session are LayUP's (Ahrens et al., TMLR 2024), running
+second-order sums on a once-adapted model RanPAC's (McDonnell et al., NeurIPS 2023). Ours is their combination with a
+shrinkage in closed form, towards the covariances of the tokens alone, and a centred cosine: nothing has to be chosen by
+hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from copy import copy, deepcopy
+from dataclasses import replace
+from functools import partial
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from ease.backbone import Layers, Tuning
+from ease.engine.compression import Packed, lossless
+from ease.engine.memory import Memory
+from ease.errors import EaseError
+from ease.heads.left_out import left_out_scores
+from ease.heads.triangle import packed_triangle
+from ease.heads.whitened import WhitenedHead
+from ease.methods.base import Costs, Files, Forgetting
+from ease.methods.compaction import Compaction, twin
+from ease.methods.first_session import AdapterSettings, FirstSession
+from ease.methods.registry import register
+from ease.methods.stored_scatter import scatter_of, scatter_tensors
+from ease.methods.tuned_head import tuned_for
+from ease.streams import ImageSet, Task
+from ease.streams.images import chosen_by_content
+
+FEW_IMAGES = 5
+"""Below this many images per class an adapter learns noise."""
+HELD_OUT = 0.25
+"""The share of each class of the first task that decides whether its adapter is kept."""
+
+
+class StrataSettings(AdapterSettings):
+    """The rest says how the adapter is trained, where there is one."""
+
+    layers: int = Field(
+        4, ge=1, description="blocks whose class tokens are read, from the last; all if fewer"
+    )
+    patches: bool = Field(True, description="read the mean patch tokens of these blocks too")
+    adapt: Literal["never", "first", "auto"] = Field(
+        "never",
+        description="whether task 1 trains an adapter; auto: kept if images held out of task 1 say that it helps",
+    )
+    epochs: int = Field(4, ge=0, description="passes over the images of task 1")
+    batch_size: int = Field(16, ge=1, description="images per step, over all processes")
+    lr: float = Field(0.2, gt=0, description="learning rate at the start")
+    sigma: float = Field(10.0, gt=0, description="where the training head's learned scale starts")
+
+
+@register()
+class Strata(FirstSession):
+    """`score_c = cos(Sigma^-1/2 (h - g), Sigma^-1/2 (mu_c - g))`, g the mean of the class means mu_c.
+
+    Attributes:
+        sums: class means, counts and the pooled scatter of h, the tokens of the last blocks.
+        storage: how they are saved, `fp32` unless the model was compacted; see `compacted`.
+    """
+
+    name: ClassVar[str] = "strata"
+    tuning: ClassVar[str] = "adapter"
+    idea: ClassVar[str] = (
+        "class means in the metric of the pooled covariance, of several layers; one pass (ours)"
+    )
+    remark: ClassVar[tuple[str, ...]] = (
+        "EASE is the paper's method, Strata is ours.",
+        "Strata was verified at this scale only, never on a ViT-B.",
+    )
+    Settings = StrataSettings
+    shaped_by = ("rank", "scale", "dropout")
+    closer: ClassVar[dict[str, Any]] = {"adapt": "auto"}
+    adds_exactly = True
+
+    def __init__(self, engine: Any, settings: Any) -> None:
+        super().__init__(engine, settings)
+        self.reading = Layers(min(settings.layers, self.backbone.shape.depth), settings.patches)
+        self.sums = self._new_sums()
+        self.storage = "fp32"
+        self._scatter: dict[str, Tensor] | None = None  # as saved, where not in fp32
+        self._trained_first = 0
+
+    def _new_sums(self) -> WhitenedHead:
+        width = self.backbone.width(self.reading)
+        return WhitenedHead(width, parts=width // self.backbone.dim)
+
+    def adapt(self, task: Task, memory: Memory | None) -> None:
+        if task.index == 0 and self.settings.adapt != "never":
+            self._adapt_first(task)
+        self.collect(task, self._features(task.train), torch.from_numpy(task.train.labels))
+
+    def _adapt_first(self, task: Task) -> None:
+        """Train the adapter of task 1, and keep it if that was asked for or if it helps."""
+        if len(task.classes) < 2 or len(task.train) < FEW_IMAGES * len(task.classes):
+            self.engine.tell(
+                f"the first task has too little to adapt to ({len(task.train)} images of {len(task.classes)} classes): "
+                "the pre-trained model is used as it is"
+            )
+            return
+        if self.settings.adapt == "first":
+            self._keep(self._tuned(task))
+            return
+        rest, held = _split(task.train)
+        tuning = self._tuned(replace(task, train=rest)).freeze()
+        plain, adapted = (self._accuracy(t, task, rest, held) for t in (None, tuning))
+        if adapted > plain:
+            self._keep(tuning)
+        self.engine.tell(
+            f"{len(held)} held-out images of the first task: {plain:.1f} % right with the pre-trained model, "
+            f"{adapted:.1f} % with the adapter, which was {'kept' if adapted > plain else 'dropped'}"
+        )
+
+    def _tuned(self, task: Task) -> Tuning:
+        tuning = tuned_for(self.engine, partial(self._new_tuned, task), task, self.settings)
+        self._trained_first += tuning.parameter_count() + len(task.classes) * self.backbone.dim + 1
+        return tuning
+
+    def _accuracy(self, tuning: Tuning | None, task: Task, rest: ImageSet, held: ImageSet) -> float:
+        """Percent of the held-out images that a head made of the rest gets right."""
+        head = self._new_sums()
+        head.grow(len(task.classes))
+        both = ImageSet(
+            rest.source,
+            np.concatenate([rest.indices, held.indices]),
+            np.concatenate([rest.labels, held.labels]),
+        )
+        features = self.engine.features(both, [tuning], reading=self.reading)[0]
+        head.add(features[: len(rest)], torch.from_numpy(rest.labels) - task.classes.start)
+        right = head.scores(features[len(rest) :]).argmax(dim=1) == torch.from_numpy(held.labels)
+        return 100 * float(right.double().mean())
+
+    def _features(self, images: ImageSet) -> Tensor:
+        """[1, N, K]"""
+        return self.engine.features(images, [self.tuned], reading=self.reading)
+
+    def collect(self, task: Task, features: Tensor, labels: Tensor) -> None:
+        self.sums.grow(len(task.classes))
+        self.sums.add(features[0], labels)
+        self._round_as_saved()
+        if task.index > 0 or self.tuned is None:  # an adapter has seen every image that it was trained on
+            self.left_out = left_out_scores(self.sums, features[0], labels)
+
+    def extend(self, images: ImageSet) -> None:
+        """As if these images had come with the class's first ones."""
+        self.sums.add(self._features(images)[0], torch.from_numpy(images.labels))
+        self._round_as_saved()
+
+    def forget(self, position: int) -> Forgetting:
+        before = self.sums.whitening().directions
+        task = next(t for t in range(len(self.task_sizes)) if position < sum(self.task_sizes[: t + 1]))
+        self.sums.forget(position)
+        self.task_sizes[task] -= 1
+        others = torch.cat([before[:position], before[position + 1 :]])
+        turned = 1 - (others * self.sums.whitening().directions).sum(dim=1)
+        kept = (
+            "the pooled covariance of all classes, in which its share cannot be told from that of the others"
+        )
+        return Forgetting(float(turned.max()) if len(turned) else 0.0, kept)
+
+    def compacted(self, compaction: Compaction) -> Strata:
+        """Statistics and adapter in fewer digits, and the adapter's matrices as thin factors.
+
+        In int8 the class means are fp16: their differences decide in directions where images of a class hardly differ,
+        and a step of 8 bits is longer than that. Images that come later are added to what is stored, and the sums are
+        rounded again; in fp16 that changes next to nothing, in int8 the errors would add up, so that the scatter is
+        fp16 from then on, until it is compacted again.
+        """
+        if compaction.max_subspaces is not None:
+            raise EaseError(
+                "a model of 'strata' takes one pass per image, however much it has learned: "
+                "leave max_subspaces (--max-subspaces) out"
+            )
+        if compaction.energy is not None and self.tuned is None:
+            raise EaseError(
+                "energy (--energy) is for the matrices of adapters, and this model of 'strata' has none: leave it out"
+            )
+        other = copy(self)
+        other.task_sizes, other.sums = list(self.task_sizes), deepcopy(self.sums)
+        storage = compaction.storage or self.storage
+        if storage != self.storage:
+            other._round(storage)
+        if self.tuned is not None:
+            packed = self.packed or Packed(self.tuned.state_dict())
+            new = packed.repacked(compaction.storage, compaction.energy)
+            if new is not packed:
+                other._keep(twin(self.tuned, self.backbone, new), new if new.spec() else None)
+        return other
+
+    def _round_as_saved(self) -> None:
+        """Become what would be loaded: what goes on after a restart is then the same."""
+        self._round("fp16" if self.storage == "int8" else self.storage)
+
+    def _round(self, storage: str) -> None:
+        self.storage = storage
+        if storage == "fp32":
+            self._scatter = None
+            self.sums.round_as_saved()
+            return
+        self._scatter = scatter_tensors(self.sums.scatter, storage)
+        means = Packed({"means": self.sums.means.float()}).repacked("fp16").unpacked()
+        self._load_sums({**means, "counts": self.sums.counts}, self._scatter, self.sums.freedom)
+
+    def _load_sums(self, state: Mapping[str, Tensor], scatter: Mapping[str, Tensor], freedom: int) -> None:
+        whole = packed_triangle(scatter_of(scatter, self.storage, self.sums.width))
+        self.sums.load_state({**state, "scatter": whole}, freedom)
+
+    def head(self, features: Tensor) -> Tensor:
+        return self.sums.scores(features[0])
+
+    def files(self) -> tuple[Files, dict[str, Any]]:
+        files, meta = super().files()
+        state, at, specs = self.sums.state(), 0, []
+        for task, size in enumerate(self.task_sizes):
+            part = {name: state[name][at : at + size].clone() for name in ("means", "counts")}
+            packed = lossless(part, "fp32" if self.storage == "fp32" else "fp16")
+            files[f"prototypes/{task:04d}"] = dict(packed.tensors)
+            specs.append(packed.spec())
+            at += size
+        files["learner/scatter"] = self._scatter or {"scatter": state["scatter"]}
+        if self.storage != "fp32":
+            meta |= {"prototypes": specs, "scatter": {"storage": self.storage}}
+        adapted = self.tuned is not None
+        counted = {"freedom": self.sums.freedom, "trained_first": self._trained_first}
+        return files, {**meta, "adapted": adapted, **counted}
+
+    def load_files(self, files: Files, meta: dict[str, Any]) -> None:
+        super().load_files(files, meta)
+        names = [f"prototypes/{task:04d}" for task in range(len(self.task_sizes))]
+        specs = meta.get("prototypes") or [{}] * len(names)
+        parts = [Packed.of(files[name], spec).unpacked() for name, spec in zip(names, specs, strict=True)]
+        empty = {"means": torch.zeros(0, self.sums.width), "counts": torch.zeros(0, dtype=torch.int64)}
+        state = {name: torch.cat([empty[name], *(part[name] for part in parts)]) for name in empty}
+        scatter = Packed.of(files["learner/scatter"], meta.get("scatter") or {})
+        self.storage = scatter.storage
+        self._scatter = None if self.storage == "fp32" else dict(scatter.tensors)
+        self._load_sums(state, scatter.tensors, meta["freedom"])
+        self._trained_first = meta["trained_first"]
+
+    def trained(self) -> list[int]:
+        return [self._trained_first, *[0] * (len(self.task_sizes) - 1)] if self.task_sizes else []
+
+    def costs(self) -> Costs:
+        width = self.sums.width
+        return Costs(self.trained(), self.tuned_weights() + self.classes * width + width * (width + 1) // 2)
+
+
+def _split(images: ImageSet) -> tuple[ImageSet, ImageSet]:
+    """(to learn from, held out): a share of each class, chosen by content, so that the order of files cannot matter."""
+    digests = [images.digest(i) for i in range(len(images))]
+    held: set[str] = set()
+    for label in np.unique(images.labels):
+        held |= chosen_by_content(
+            (d for d, c in zip(digests, images.labels, strict=True) if c == label), HELD_OUT
+        )
+    is_held = np.array([digest in held for digest in digests], dtype=bool)
+    return images.take(np.flatnonzero(~is_held)), images.take(np.flatnonzero(is_held))
