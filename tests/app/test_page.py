@@ -326,6 +326,20 @@ def test_a_name_that_is_known_means_more_images_of_it(
     assert next(entry for entry in fake.model.classes if entry["name"] == "lamp")["count"] == 33
 
 
+def test_pasted_images_leave_the_cursor_in_the_field_for_their_name(fake: FakeServer, visit: Any) -> None:
+    """The view changes with them, and what the browser reports of that comes later."""
+    page = visit(fake.url)
+    go(page, "What it knows")
+    page.evaluate("""async () => {
+        const clipboardData = new DataTransfer();
+        clipboardData.items.add(new File(["x"], "1.png", {type: "image/png"}));
+        const changed = new Promise((resolve) => addEventListener("hashchange", () => setTimeout(resolve)));
+        document.body.dispatchEvent(new ClipboardEvent("paste", {clipboardData, bubbles: true}));
+        await changed;
+    }""")
+    expect(page.get_by_label("Name of the class")).to_be_focused()
+
+
 def test_folders_are_read_to_the_end_however_deep(fake: FakeServer, visit: Any) -> None:
     """Browsers hand out a folder in portions, and only through the entries of a real drop: here they are made up."""
     page = visit(fake.url)

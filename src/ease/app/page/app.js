@@ -24,15 +24,18 @@ function show(name, { focus = true } = {}) {
   title.focus({ preventScroll: true });
 }
 
-function route(options) {
-  const name = location.hash.slice(1);
-  show(VIEWS.includes(name) ? name : (current() ?? "look"), options);
+const named = () => VIEWS.find((name) => location.hash === `#${name}`) ?? current() ?? "look";
+
+/** Show a view at once: the browser reports the new address later, and must find the view, and the focus, in place. */
+function open(name) {
+  show(name);
+  location.hash = name;
 }
 
 /** Files that arrive by drop or paste go to the view that is open; the class list has no use for them but teaching. */
 function receive(found) {
   if (current() === "look") return looking.look(found.map(({ file }) => file));
-  if (current() === "classes") location.hash = "#teach";
+  if (current() === "classes") open("teach");
   stage.take(found);
 }
 
@@ -77,19 +80,19 @@ async function meet() {
 model.addEventListener("change", showState);
 looking.setUp();
 known.setUp((name) => {
-  location.hash = "#teach";
-  show("teach");
+  open("teach");
   stage.extend(name);
 });
 teaching.setUp();
 listenForDrops();
-addEventListener("hashchange", () => route());
+for (const link of document.querySelectorAll("nav a")) link.addEventListener("click", () => show(link.hash.slice(1)));
+addEventListener("hashchange", () => named() === current() || show(named()));
 document.querySelector(".skip").addEventListener("click", (event) => {
   event.preventDefault(); // the address names the view
   find("main").focus();
 });
 document.addEventListener("visibilitychange", () => document.hidden || model.reload().catch(() => {}));
-route({ focus: false });
+show(named(), { focus: false });
 meet().catch((error) => {
   tell("state", "No model");
   tell(`${current()}-error`, error.message);
