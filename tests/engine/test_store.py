@@ -57,6 +57,61 @@ def temporaries(folder: Path) -> list[Path]:
     return list(folder.rglob(".*.tmp-*"))
 
 
+def replaced(number: int) -> Files:
+    """A generation that shares one file with all others and replaces another, of a kilobyte."""
+    return {
+        "subspaces/0000": {"down": torch.ones(4096)},
+        "learner/0000": {"sums": torch.full((256,), 1.0 * number)},
+    }
+
+
+def test_files_that_every_generation_replaces_do_not_pile_up(tmp_path: Path) -> None:
+    directory = ModelDirectory(tmp_path / "model", history_limit=4_000)
+    for number in range(1, 13):
+        directory.commit(FIELDS, replaced(number))
+    assert directory.generations() == [9, 10, 11, 12]
+    assert len(list((directory.path / "learner").iterdir())) == 4
+    for number in directory.generations():
+        assert same(directory.load(number).files, replaced(number))
+    with pytest.raises(EaseError, match="no generation 8: known: 9, 10, 11, 12"):
+        directory.rollback(8)
+    directory.rollback(9)
+    assert directory.commit(FIELDS, replaced(13)) == 13
+
+
+def test_the_generation_before_always_stays(tmp_path: Path) -> None:
+    directory = ModelDirectory(tmp_path / "model", history_limit=0)
+    for number in range(1, 5):
+        directory.commit(FIELDS, replaced(number))
+    assert directory.generations() == [3, 4]
+
+
+def test_generations_that_only_add_files_are_all_kept(tmp_path: Path) -> None:
+    directory = ModelDirectory(tmp_path / "model", history_limit=0)
+    for task in range(4):
+        directory.commit(FIELDS, {name: value for name, value in stage(task).items() if name[0] != "l"})
+    assert directory.generations() == [1, 2, 3, 4]
+
+
+def test_old_generations_that_cannot_be_removed_do_not_undo_a_new_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = ModelDirectory(tmp_path / "model", history_limit=0)
+    for number in (1, 2):
+        directory.commit(FIELDS, replaced(number))
+
+    def refuse(path: Path) -> None:
+        raise EaseError(f"cannot remove {path}")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(durable, "remove", refuse)
+        assert directory.commit(FIELDS, replaced(3)) == 3
+    assert directory.generations() == [1, 2, 3]
+    directory.commit(FIELDS, replaced(4))
+    assert directory.generations() == [3, 4]
+    assert unreferenced(directory) == set()
+
+
 def unreferenced(directory: ModelDirectory) -> set[str]:
     manifests = [directory.manifest(number) for number in directory.generations()]
     needed = {entry["path"] for manifest in manifests for entry in manifest["files"].values()}

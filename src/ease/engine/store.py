@@ -23,6 +23,9 @@ KINDS = ("subspaces", "prototypes", "learner", "memory", "thumbnails")
 OWNER = "ease.model"
 """Metadata key by which a tensor file says that it belongs to a model directory, and under which name."""
 
+HISTORY_LIMIT = 64 * 2**20
+"""Bytes that earlier generations may take beyond the files they share with the current one."""
+
 _RESERVED = ("format", "generation", "created", "files", "checksum")
 _NAME = re.compile(r"(?!manifests/)[A-Za-z0-9_][A-Za-z0-9_-]{0,63}/[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
 _PATH = re.compile(
@@ -60,10 +63,14 @@ class ModelDirectory:
     A tensor file never changes once written. A generation is a manifest that names its files with their
     checksums; `manifest.json` is the current one and is replaced last, in one step. Reading takes no lock and
     writes nothing.
+
+    A file that most generations replace, such as a covariance, would make the directory grow without end. So the
+    oldest generations are removed when earlier ones hold more than `history_limit` bytes of their own; the newest
+    earlier generation always stays.
     """
 
-    def __init__(self, path: Path | str) -> None:
-        self.path = Path(path)
+    def __init__(self, path: Path | str, history_limit: int = HISTORY_LIMIT) -> None:
+        self.path, self.history_limit = Path(path), history_limit
         self.manifest_path = self.path / "manifest.json"
         self._lock = WriterLock(self.path)
         self._recorded: dict[Path, tuple[tuple[int, int, int], dict[str, StoredFile]]] = {}
@@ -182,6 +189,8 @@ class ModelDirectory:
             except BaseException:
                 self._abandon(written, raw)
                 raise
+            with contextlib.suppress(EaseError):  # the generation is safe; the next one tries again
+                self._limit_history(number)
         return number
 
     def rollback(self, generation: int) -> None:
@@ -204,6 +213,23 @@ class ModelDirectory:
             for folder in filter(Path.is_dir, folders):
                 with durable.explained("clear the history of", self.path):
                     durable.sync_folder(folder)
+
+    def _limit_history(self, current: int) -> None:
+        """Remove the oldest generations if what only earlier ones need exceeds the limit."""
+        if not self._all_recorded()[1]:  # a manifest that cannot be read may need any file
+            return
+        stored = {path: files for path, (_, files) in self._recorded.items() if path != self.manifest_path}
+        counted = {entry.path for entry in stored.pop(self._manifest_file(current)).values()}
+        taken = 0
+        for position, (path, files) in enumerate(stored.items()):  # the newest first
+            own = {entry.path: entry.size for entry in files.values() if entry.path not in counted}
+            counted |= own.keys()
+            taken += sum(own.values())
+            if taken > self.history_limit and position > 0:
+                for old in reversed(list(stored)[position:]):
+                    durable.remove(old)
+                self._sweep(())
+                return
 
     # --- manifests --------------------------------------------------------------------------------
 
