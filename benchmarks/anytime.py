@@ -22,16 +22,16 @@ import torch
 from matplotlib.figure import Figure
 
 from ease.config import RunConfig, resolve, validated
-from ease.engine.files import make_folder, read_json, write_atomic, write_json
-from ease.engine.progress import Bars
-from ease.engine.store import ModelDirectory
-from ease.methods.ease import Ease
-from ease.methods.model import open_model, restore_learner
+from ease.experiments.metrics import score_stage
+from ease.experiments.predictor import Evaluator
+from ease.experiments.run import Folder, make_tasks, resume_run, start_run
+from ease.methods import open_model, restore_learner
+from ease.methods.ease.method import Ease
+from ease.progress import Bars
+from ease.reporting.figures import save
+from ease.storage.files import make_folder, read_json, write_atomic, write_json
+from ease.storage.model_directory import ModelDirectory
 from ease.streams import ImageSet
-from ease.studies.evaluate import Evaluator
-from ease.studies.figures import save
-from ease.studies.metrics import score_stage
-from ease.studies.run import Folder, make_tasks, resume_run, start_run
 
 BUDGETS = (1, 2, 3, 4, 5, 7, 10, 15)
 REPEATS = 7

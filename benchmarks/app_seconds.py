@@ -24,10 +24,10 @@ import torch
 from benchmarks.class_folders import BACKBONES, SETS, Folders, FolderSet, Model
 from benchmarks.clock import REPEATS, Pair, alternating
 from benchmarks.speed import chosen
-from ease.app.photos import find_images
 from ease.backbone.zoo import EMBEDDED
-from ease.engine.files import make_folder, write_atomic
 from ease.errors import EaseError
+from ease.storage.files import make_folder, write_atomic
+from ease.streams.intake.sources import find_images
 
 CLASSES, PHOTOS, TASKS = 10, 30, 10
 SHORT = {"epochs": 1, "adapt": "always"}

@@ -21,14 +21,14 @@ from torch import Tensor
 from benchmarks.naive import NaiveEase, Recipe, Subspace
 from ease.backbone import Backbone
 from ease.backbone.zoo import load_backbone
-from ease.engine.engine import Engine
-from ease.engine.randomness import counter, permutation, uniforms
 from ease.errors import EaseError
-from ease.methods.ease import Ease, EaseSettings
+from ease.methods.ease.method import Ease, EaseSettings
 from ease.streams import Dataset, ImageSet, Stream
 from ease.streams.datasets import load_dataset
 from ease.streams.protocol import make_stream
 from ease.streams.transforms import DRAWS, Transforms
+from ease.training.engine import Engine
+from ease.training.randomness import counter, permutation, uniforms
 from ease.tuning import Adapter
 
 SEED = 1993

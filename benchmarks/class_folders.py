@@ -22,7 +22,7 @@ from PIL import Image
 from benchmarks.cases import shared
 from ease import Classifier
 from ease.backbone.zoo import EMBEDDED
-from ease.engine.store import ModelDirectory
+from ease.storage.model_directory import ModelDirectory
 from ease.streams import ImageSet
 from ease.streams.datasets import load_dataset
 

@@ -18,12 +18,12 @@ from torch import Tensor
 
 from ease.backbone.zoo import load_backbone
 from ease.config import resolve
-from ease.engine.engine import Engine
+from ease.experiments.run import make_tasks
 from ease.heads import class_means
 from ease.heads.complement import Synthesis, complete, linear_map, nearest_images, semantic, transported
-from ease.methods.ease import Ease
+from ease.methods.ease.method import Ease
 from ease.streams.transforms import Transforms
-from ease.studies.run import make_tasks
+from ease.training.engine import Engine
 
 NEIGHBOURS = (1, 5, 20, 50, 100, 200)
 RIDGES = (0, 0.001, 0.01, 0.1, 1, 10)

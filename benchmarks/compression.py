@@ -28,18 +28,16 @@ import torch
 
 from ease.app.compact import Compaction, Size, compacted, size_of
 from ease.config import RunConfig, resolve, validated
-from ease.engine.features import FeatureStore
-from ease.engine.files import read_json, write_atomic, write_json
-from ease.engine.progress import Bars
-from ease.methods.base import Learner
-from ease.methods.compaction import Compactable
-from ease.methods.ease import PTM, Ease
-from ease.methods.ease_compaction import most_alike, regroup
-from ease.methods.model import open_model
+from ease.experiments.metrics import score_stage
+from ease.experiments.predictor import Evaluator
+from ease.experiments.run import Folder, make_tasks, start_run
+from ease.methods import Compactable, Learner, open_model
+from ease.methods.ease.compaction import most_alike, regroup
+from ease.methods.ease.method import PTM, Ease
+from ease.progress import Bars
+from ease.storage.files import read_json, write_atomic, write_json
 from ease.streams import Stream
-from ease.studies.evaluate import Evaluator
-from ease.studies.metrics import score_stage
-from ease.studies.run import Folder, make_tasks, start_run
+from ease.training.features import FeatureStore
 from ease.tuning import Adapter, build_tuning
 
 Way = Callable[[Any], Learner]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ease.app.confidence import ACCEPTED, TEMPERATURES
+from ease.app.calibration import ACCEPTED, TEMPERATURES
 
 TAIL = 1.645
 STEPS = 45

@@ -17,7 +17,7 @@ from torch.profiler import ProfilerActivity, profile
 from benchmarks.cases import World, asked_for, parser_for_one_case
 from benchmarks.clock import timed
 from benchmarks.runs import OurRun
-from ease.engine.files import make_folder, write_atomic
+from ease.storage.files import make_folder, write_atomic
 
 TOP = 10
 

@@ -15,12 +15,12 @@ import numpy as np
 import torch
 
 from ease.config import RunConfig
-from ease.engine.files import read_json
+from ease.experiments.run import make_tasks
 from ease.heads import class_means
 from ease.heads.complement import complete, cosines
-from ease.methods.ease import Ease
-from ease.methods.model import open_model
-from ease.studies.run import make_tasks
+from ease.methods import open_model
+from ease.methods.ease.method import Ease
+from ease.storage.files import read_json
 
 
 def main() -> None:

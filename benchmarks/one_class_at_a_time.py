@@ -24,9 +24,9 @@ import torch
 from benchmarks.class_folders import BACKBONES, DEIT, SETS, FolderSet, generation_bytes
 from benchmarks.clock import cpu_timed
 from ease import Classifier
-from ease.app.photos import find_images
-from ease.engine.files import make_folder, write_atomic
-from ease.engine.store import ModelDirectory
+from ease.storage.files import make_folder, write_atomic
+from ease.storage.model_directory import ModelDirectory
+from ease.streams.intake.sources import find_images
 
 
 @dataclass(frozen=True)

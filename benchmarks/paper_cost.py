@@ -13,10 +13,10 @@ import argparse
 from collections.abc import Sequence
 
 from ease.config import RunConfig
-from ease.methods.registry import find_method
+from ease.experiments.plans.paper import Square, exhibits, squares
+from ease.methods import find_method
 from ease.streams.datasets.published import PUBLISHED
 from ease.streams.protocol import split
-from ease.studies.paper import Square, exhibits, squares
 
 TRAINING = 3
 """Forward passes that one training pass costs: forwards, and twice that backwards."""

@@ -34,14 +34,14 @@ from benchmarks.class_folders import BACKBONES, SETS, Folders, FolderSet, Model,
 from benchmarks.clock import cpu_timed, timed
 from benchmarks.rivals import RIVALS, Features, Labels, array_bytes
 from benchmarks.speed import chosen
-from ease.app.photos import as_image_set, find_images
 from ease.backbone import Layers, Reading
 from ease.backbone.zoo import load_backbone
-from ease.engine.engine import Engine
-from ease.engine.files import make_folder, write_atomic
 from ease.errors import EaseError
+from ease.experiments.run import versions
+from ease.storage.files import make_folder, write_atomic
+from ease.streams.intake.sources import as_image_set, find_images
 from ease.streams.transforms import Transforms
-from ease.studies.run import versions
+from ease.training.engine import Engine
 
 TIMED = 30
 """Photos that are predicted one at a time."""

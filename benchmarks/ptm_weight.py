@@ -20,12 +20,12 @@ from torch import Tensor
 from benchmarks.search import Place, add_place
 from ease.backbone.zoo import load_backbone
 from ease.config import resolve
-from ease.engine.engine import Engine
-from ease.methods.ease import PTM, Ease, EaseSettings
+from ease.experiments.metrics import score_stage
+from ease.methods.ease.method import PTM, Ease, EaseSettings
 from ease.streams import Task
 from ease.streams.protocol import make_stream
 from ease.streams.transforms import Transforms
-from ease.studies.metrics import score_stage
+from ease.training.engine import Engine
 
 WEIGHTS = (0.1, 0.25, 0.5, 1.0, 2.0)
 

@@ -17,9 +17,9 @@ from benchmarks.memory import in_a_child
 from benchmarks.naive import NaiveEase
 from benchmarks.runs import Taught, race
 from benchmarks.table import Row, best
-from ease.engine.progress import Progress
 from ease.errors import EaseError
-from ease.methods.ease import Ease
+from ease.methods.ease.method import Ease
+from ease.progress import Progress
 from ease.streams import Stream
 from ease.tuning import Adapter
 

@@ -13,15 +13,15 @@ from torch import Tensor
 from benchmarks.cases import World, as_ours
 from benchmarks.clock import timed
 from ease.backbone import Tuning
-from ease.engine.features import FeatureStore
-from ease.engine.ledger import Ledger
-from ease.engine.progress import Progress
-from ease.engine.store import ModelDirectory
-from ease.methods.ease import Ease
-from ease.methods.model import class_fields, save_model
-from ease.methods.tuned_head import TunedHead
+from ease.experiments.predictor import Evaluator
+from ease.methods import class_fields, save_model
+from ease.methods._tuned_head import TunedHead
+from ease.methods.ease.method import Ease
+from ease.progress import Progress
+from ease.storage.model_directory import ModelDirectory
 from ease.streams import Task
-from ease.studies.evaluate import Evaluator
+from ease.training.features import FeatureStore
+from ease.training.usage import Ledger
 
 NARROW = 1e-5
 """Where the two best logits are nearer than this, rounding may decide."""

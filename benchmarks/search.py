@@ -30,17 +30,17 @@ import numpy as np
 import torch
 
 from ease.backbone.zoo import load_backbone
-from ease.engine.engine import Engine
-from ease.engine.files import make_folder, write_atomic, write_json
-from ease.engine.memory import Memory
 from ease.errors import EaseError
-from ease.methods.registry import find_method
+from ease.experiments.metrics import score_stage
+from ease.experiments.predictor import Evaluator
+from ease.methods import find_method
+from ease.storage.files import make_folder, write_atomic, write_json
 from ease.streams import Dataset
 from ease.streams.datasets import load_dataset
 from ease.streams.protocol import class_order, make_stream
 from ease.streams.transforms import Transforms
-from ease.studies.evaluate import Evaluator
-from ease.studies.metrics import score_stage
+from ease.training.engine import Engine
+from ease.training.memory import Memory
 
 
 def grid(**values: list[Any]) -> list[dict[str, Any]]:

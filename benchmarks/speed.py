@@ -26,9 +26,9 @@ import torch
 from benchmarks.cases import BATCH, CASES, Case, World, quick
 from benchmarks.rows import QUICK, Grid, measure
 from benchmarks.table import PARTS, Row, merged, read_rows, show, write
-from ease.engine.progress import Bars, Progress, Quiet
 from ease.errors import EaseError, unknown
-from ease.studies.run import versions
+from ease.experiments.run import versions
+from ease.progress import Bars, Progress, Quiet
 
 
 def parse(words: Sequence[str] | None = None) -> argparse.Namespace:

@@ -32,17 +32,17 @@ from torch import Tensor
 
 from benchmarks.strata_heads import ALL, Features, Idea, Stage, stages
 from ease.backbone import Layers, Tuning, load_backbone
-from ease.engine.engine import Engine
-from ease.engine.files import make_folder, read_tensors, write_atomic, write_json, write_tensors
-from ease.engine.randomness import generator, permutation, uniforms
-from ease.engine.trainings import Trainings
 from ease.heads import CosineHead
+from ease.methods._tuned_head import TunedHead, tuned_for
 from ease.methods.strata import StrataSettings
-from ease.methods.tuned_head import TunedHead, tuned_for
+from ease.storage.files import make_folder, read_tensors, write_atomic, write_json, write_tensors
 from ease.streams import Dataset, ImageSet, Task
 from ease.streams.datasets import load_dataset
 from ease.streams.protocol import class_order, split
 from ease.streams.transforms import Transforms
+from ease.training.engine import Engine
+from ease.training.randomness import generator, permutation, uniforms
+from ease.training.trainings import Trainings
 from ease.tuning import build_tuning
 
 SEEDS = (1993, 1994, 1995)

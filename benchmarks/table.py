@@ -14,9 +14,9 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.cases import CASES
-from ease.engine.files import make_folder, read_json, write_atomic, write_json
 from ease.errors import EaseError
-from ease.studies.figures.drawing import INK, LABEL_SIZE, MUTED, PALETTE, PAPER, save, style
+from ease.reporting.figures.drawing import INK, LABEL_SIZE, MUTED, PALETTE, PAPER, save, style
+from ease.storage.files import make_folder, read_json, write_atomic, write_json
 
 PARTS = ("run", "forward", "step", "latency", "peak", "memory")
 """What is measured, in the table's order."""

@@ -25,17 +25,16 @@ import torch
 from torch import Tensor
 
 from benchmarks.first_calibration import FirstCalibration
-from ease.app.confidence import Calibration, auroc, expected_calibration_error, hold_out
+from ease.app.calibration import Calibration, auroc, expected_calibration_error, hold_out
 from ease.backbone import Backbone
 from ease.backbone.zoo import EMBEDDED, load_backbone
 from ease.config import resolve
-from ease.engine.engine import Engine
-from ease.methods.base import Learner
-from ease.methods.registry import find_method
+from ease.methods import Learner, find_method
 from ease.streams import ImageSet, Stream, Task
 from ease.streams.datasets import load_dataset
 from ease.streams.protocol import make_stream
 from ease.streams.transforms import Transforms
+from ease.training.engine import Engine
 
 JUDGED = 18
 """Images per class that are judged in the end."""

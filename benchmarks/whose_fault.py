@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ease.engine.files import read_json
+from ease.storage.files import read_json
 
 
 def main() -> None:

@@ -8,10 +8,10 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from ease.engine.memory import Memory
 from ease.heads import class_means
-from ease.methods.base import Costs, Files, Learner, Settings, Subspace
+from ease.methods import Costs, Files, Learner, Settings, Subspace
 from ease.streams import Task
+from ease.training.memory import Memory
 
 
 class WhitenedSettings(Settings):

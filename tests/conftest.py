@@ -14,10 +14,10 @@ import torch
 
 from ease.backbone import Backbone, Pixels
 from ease.backbone.zoo import backbone_from_state
-from ease.engine.engine import Engine
 from ease.streams import Augmentation, Dataset, ImageSet, Stream
 from ease.streams.protocol import make_stream
 from ease.streams.transforms import Transforms
+from ease.training.engine import Engine
 
 torch.set_num_threads(1)
 GOLDEN = Path(__file__).parent / "golden"

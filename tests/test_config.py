@@ -8,7 +8,7 @@ import pytest
 
 from ease.config import resolve
 from ease.errors import EaseError
-from ease.methods.registry import methods
+from ease.methods import methods
 from ease.presets import preset_list, preset_rows
 from ease.streams.datasets import dataset_list
 from ease.streams.protocol import split

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from ease.engine.store import ModelDirectory
+from ease.storage.model_directory import ModelDirectory
 
 # 7 test images of each of 5 classes: 35 does not divide by 2, and neither do the batches of 5 and the last of 2.
 WORDS = ["--dataset", "digits", "--protocol", "B5 Inc5", "--limit-per-class", "7", "--input-size", "16"]

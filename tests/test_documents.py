@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from ease.config import parse_sets, read_yaml
 from ease.documents import DEPTH, parse_json, parse_yaml
 from ease.errors import EaseError
-from ease.studies.study import load_study
+from ease.experiments.plans.study import load_study
 
 BAD = {
     "a date in month 13": "!!timestamp 2001-13-01",

@@ -174,5 +174,5 @@ def test_what_nobody_foresaw_is_one_line_too(place: Path, monkeypatch: pytest.Mo
     def broken(*_: Any) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO), "some/file")
 
-    monkeypatch.setattr("ease.studies.describe.describe_model", broken)
+    monkeypatch.setattr("ease.reporting.describe.describe_model", broken)
     assert "cannot use some/file: Input/output error" in refused(ease("info", "model"))

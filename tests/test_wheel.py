@@ -26,7 +26,7 @@ def test_it_carries_weights_presets_types_and_templates(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     for part in ("weights/ease-vit.safetensors", "weights/ease-vit.md", "presets/released.yaml", "py.typed"):
         assert f"ease/{part}" in names
-    assert "ease/studies/report.html" in names
+    assert "ease/reporting/report.html" in names
     for part in ("index.html", "app.js", "style.css", "favicon.svg"):
         assert f"ease/app/page/{part}" in names
     assert not [n for n in names if n.startswith(("tests", "docs")) or "__pycache__" in n]

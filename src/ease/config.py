@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from ease.documents import parse_yaml, shortened
 from ease.errors import EaseError, unknown
 from ease.filesystem import exists, read_text, shown
-from ease.methods.registry import faults, find_method
+from ease.methods import faults, find_method
 from ease.presets import preset_place, preset_values
 from ease.streams.protocol import canonical
 

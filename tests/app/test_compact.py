@@ -14,17 +14,17 @@ import torch
 from torch import Tensor
 
 from ease import Classifier
+from ease.app.archive import pack, unpack
 from ease.app.compact import Compacted, Compaction, compact, compacted
-from ease.app.pack import pack, unpack
-from ease.engine import files as durable
-from ease.engine.engine import Engine
-from ease.engine.store import ModelDirectory
 from ease.errors import EaseError
-from ease.methods.ease import PTM, Ease, EaseSettings
-from ease.methods.ease_compaction import fewer, regroup
-from ease.methods.registry import find_method
+from ease.methods import find_method
+from ease.methods.ease.compaction import fewer, regroup
+from ease.methods.ease.method import PTM, Ease, EaseSettings
+from ease.storage import files as durable
+from ease.storage.model_directory import ModelDirectory
 from ease.streams import Dataset, Stream
 from ease.streams.protocol import make_stream
+from ease.training.engine import Engine
 from tests.app.conftest import Digits, refused, write_folder
 
 MAKING: dict[str, Any] = {

@@ -13,15 +13,15 @@ import torch
 from torch import Tensor
 
 from ease import Classifier
+from ease.app.archive import pack, unpack
 from ease.app.compact import Compacted, Compaction, compact
-from ease.app.pack import pack, unpack
 from ease.backbone.zoo import load_backbone
-from ease.engine.engine import Engine
-from ease.engine.store import ModelDirectory
 from ease.errors import EaseError
-from ease.methods.model import save_model
+from ease.methods import save_model
 from ease.methods.strata import Strata, StrataSettings
+from ease.storage.model_directory import ModelDirectory
 from ease.streams.transforms import Transforms
+from ease.training.engine import Engine
 from tests.app.conftest import Digits, refused, write_folder
 
 TASKS = ("01", "23", "4", "567")

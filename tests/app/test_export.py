@@ -17,23 +17,21 @@ import torch.nn.functional as F
 
 from ease import __version__
 from ease.app import export
+from ease.app.calibration import Calibration
 from ease.app.compact import Compaction, compacted
-from ease.app.confidence import Calibration
 from ease.app.export import Exported, export_onnx, onnx_of
 from ease.backbone import Backbone, Pixels, load_backbone
 from ease.backbone.zoo import EMBEDDED
-from ease.engine import files as durable
-from ease.engine.engine import Engine
-from ease.engine.memory import Memory
-from ease.engine.store import ModelDirectory
 from ease.errors import EaseError
-from ease.methods.base import Learner
-from ease.methods.model import backbone_fields, class_fields, open_model, save_model
-from ease.methods.registry import methods
+from ease.methods import Learner, backbone_fields, class_fields, methods, open_model, save_model
+from ease.storage import files as durable
+from ease.storage.model_directory import ModelDirectory
 from ease.streams import Dataset
 from ease.streams.datasets import load_dataset
 from ease.streams.protocol import make_stream
 from ease.streams.transforms import Transforms
+from ease.training.engine import Engine
+from ease.training.memory import Memory
 from tests.backbone.small_vits import small_vit
 from tests.test_cli import ease, refused
 

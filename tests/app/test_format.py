@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ease import Classifier
-from ease.engine.store import ModelDirectory
+from ease.storage.model_directory import ModelDirectory
 
 FORMAT_1 = Path(__file__).parent / "format-1"
 

@@ -10,12 +10,11 @@ import pytest
 
 from ease import Classifier
 from ease.backbone.zoo import EMBEDDED, load_backbone
-from ease.engine.engine import Engine
-from ease.engine.store import ModelDirectory
 from ease.errors import EaseError
-from ease.methods.model import save_model
-from ease.methods.registry import find_method
+from ease.methods import find_method, save_model
+from ease.storage.model_directory import ModelDirectory
 from ease.streams.transforms import Transforms
+from ease.training.engine import Engine
 from tests.app.conftest import QUICK, Digits
 
 

@@ -37,10 +37,10 @@ from ease import Classifier
 from ease.app.server.api import make_app
 from ease.app.server.guard import Limits, RefusalError, is_loopback, without_paths
 from ease.app.server.uploads import Upload, arranged, placed, unpack
-from ease.engine.store import ModelDirectory
 from ease.errors import EaseError
-from ease.streams.datasets._files import WHOLE_PIXELS
-from ease.streams.datasets._limits import ImageLimits
+from ease.storage.model_directory import ModelDirectory
+from ease.streams.intake.decode import WHOLE_PIXELS
+from ease.streams.intake.limits import ImageLimits
 from tests.app.serving import (
     ENDLESS,
     GOOD,
@@ -685,7 +685,7 @@ def test_a_disk_that_is_full_or_broken_is_no_fault_of_the_request(
 
     with serving(model) as world:
         with monkeypatch.context() as patch:
-            patch.setattr("ease.engine.files.fault", fail)
+            patch.setattr("ease.storage.files.fault", fail)
             for answer in (
                 world.client.patch("/classes/0", json={"name": "zero"}),
                 world.learn(images(*pictures["d4"][:2], name="d4/{}.png")),

@@ -22,7 +22,7 @@ from ease.app.server import api, uploads
 from ease.app.server.api import make_app
 from ease.app.server.limits import Limits
 from ease.app.server.uploads import CHUNK, unpack
-from ease.streams.datasets._limits import TooLargeError
+from ease.streams.intake.limits import TooLargeError
 from tests.app.serving import GOOD, ROOM, World, png, sentence, serving, state_of, zipped
 
 Pictures = dict[str, list[np.ndarray]]

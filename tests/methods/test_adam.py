@@ -8,11 +8,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from ease.engine.engine import Engine
+from ease.experiments.predictor import Evaluator
+from ease.methods import find_method
 from ease.methods.adam import Adam
-from ease.methods.registry import find_method
 from ease.streams import Stream
-from ease.studies.evaluate import Evaluator
+from ease.training.engine import Engine
 
 VARIANTS = {
     "adam-finetune": "full",

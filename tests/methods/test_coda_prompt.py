@@ -7,9 +7,9 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from ease.engine.engine import Engine
 from ease.methods.coda_prompt import CodaPrompt, CodaPromptSettings, Components, orthonormal_rows
 from ease.streams import Stream
+from ease.training.engine import Engine
 from ease.tuning import PrefixPerImage
 
 KINDS = ("prompts", "keys", "attention")

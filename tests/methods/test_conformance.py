@@ -11,17 +11,15 @@ import pytest
 import torch
 
 from ease.backbone import Backbone, tensors_hash
-from ease.engine.engine import Engine
-from ease.engine.memory import Memory
-from ease.engine.store import ModelDirectory
 from ease.errors import EaseError
-from ease.methods.base import Learner
-from ease.methods.model import class_fields, restore_learner, save_model
-from ease.methods.registry import methods
+from ease.experiments.predictor import Evaluator
+from ease.methods import Learner, class_fields, methods, restore_learner, save_model
+from ease.storage.model_directory import ModelDirectory
 from ease.streams import Dataset, ImageSet, Stream
 from ease.streams.protocol import make_stream
 from ease.streams.transforms import Transforms
-from ease.studies.evaluate import Evaluator
+from ease.training.engine import Engine
+from ease.training.memory import Memory
 
 QUICK = {
     "epochs": 6,

@@ -7,12 +7,12 @@ from typing import Any
 import torch
 
 from ease.backbone import tensors_hash
-from ease.engine.engine import Engine
-from ease.engine.memory import Memory
+from ease.experiments.predictor import Evaluator
 from ease.heads.widening import WideningLinear, side_by_side
 from ease.methods.der import Der, DerSettings
 from ease.streams import Stream
-from ease.studies.evaluate import Evaluator
+from ease.training.engine import Engine
+from ease.training.memory import Memory
 
 
 def make(engine: Engine, **settings: Any) -> Der:

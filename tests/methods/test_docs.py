@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from ease.methods.base import Learner
-from ease.methods.ease import EaseSettings
-from ease.methods.registry import methods
+from ease.methods import Learner, methods
+from ease.methods.ease.method import EaseSettings
 
 PAGES = Path(__file__).parents[2] / "docs" / "methods"
 

@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from pydantic import ValidationError
 
 from ease.backbone import Shape
-from ease.engine.engine import Engine
 from ease.methods.dualprompt import DualPool, DualPrompt, DualPromptSettings
 from ease.streams import Stream
+from ease.training.engine import Engine
 from ease.tuning import PrefixPerImage
 
 

@@ -13,15 +13,15 @@ import torch.nn.functional as F
 from pydantic import ValidationError
 
 from ease.backbone import Tuning
-from ease.engine.engine import Engine
-from ease.engine.memory import Memory
-from ease.engine.store import ModelDirectory
 from ease.errors import EaseError
 from ease.heads.complement import complete, linear_map, nearest_images, semantic, transported
-from ease.methods.ease import PTM, Ease, EaseSettings, UpperBound
-from ease.methods.model import class_fields, restore_learner, save_model
+from ease.methods import class_fields, restore_learner, save_model
+from ease.methods.ease.method import PTM, Ease, EaseSettings, UpperBound
+from ease.storage.model_directory import ModelDirectory
 from ease.streams import Dataset, ImageSet, Stream
 from ease.streams.protocol import make_stream
+from ease.training.engine import Engine
+from ease.training.memory import Memory
 
 VARIANTS = ["pps", "pis", "lr", "ot"]
 

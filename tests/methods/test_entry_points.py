@@ -14,8 +14,8 @@ from typing import ClassVar
 import pytest
 
 from ease.errors import EaseError
-from ease.methods import registry
-from ease.methods.base import Learner
+from ease.methods import Learner
+from ease.methods import _registry as registry
 from ease.methods.simplecil import SimpleCIL
 from tests.test_cli import ease, refused
 
@@ -148,7 +148,7 @@ class Unfinished(Learner):
         (type("Nameless", (Learner,), {}), "Nameless has no 'name'"),
         (type("Loud", (SimpleCIL,), {"name": "My_Method"}), "lower-case words joined by '-'"),
         (type("Odd", (SimpleCIL,), {"name": "odd", "kind": "free"}), "of kind 'free'"),
-        (type("Second", (SimpleCIL,), {"name": "ease"}), "'ease' is taken by ease.methods.ease.Ease"),
+        (type("Second", (SimpleCIL,), {"name": "ease"}), "'ease' is taken by ease.methods.ease.method.Ease"),
         (
             type("Alias", (SimpleCIL,), {"name": "aper-adapter"}),
             "'aper-adapter' is taken by ease.methods.adam",
@@ -167,5 +167,5 @@ def test_an_alias_cannot_take_over_a_method() -> None:
     registry.methods()
     with pytest.raises(EaseError, match="'ease' is taken"):
         registry.register("ease")(type("Sly", (SimpleCIL,), {"name": "sly"}))
-    assert registry.find_method("ease").__module__ == "ease.methods.ease"
+    assert registry.find_method("ease").__module__ == "ease.methods.ease.method"
     assert "sly" not in registry.methods()

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import torch
 
-from ease.engine.engine import Engine
-from ease.methods import registry
-from ease.methods.base import Learner
+from ease.methods import Learner
+from ease.methods import _registry as registry
 from ease.streams import Stream
+from ease.training.engine import Engine
 from tests.methods import test_conformance as conformance
 
 ROOT = Path(__file__).parents[2]

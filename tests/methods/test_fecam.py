@@ -12,14 +12,14 @@ import torch
 import torch.nn.functional as F
 from scipy.spatial.distance import mahalanobis
 
-from ease.engine.engine import Engine
-from ease.engine.store import ModelDirectory
+from ease.experiments.predictor import Evaluator
 from ease.heads.gaussian import GaussianHead
+from ease.methods import class_fields, restore_learner, save_model
 from ease.methods.fecam import Fecam, FecamSettings
-from ease.methods.model import class_fields, restore_learner, save_model
+from ease.storage.model_directory import ModelDirectory
 from ease.streams import Dataset, ImageSet, Stream
 from ease.streams.protocol import make_stream
-from ease.studies.evaluate import Evaluator
+from ease.training.engine import Engine
 
 
 def learned(engine: Engine, stream: Stream, **settings: Any) -> Fecam:

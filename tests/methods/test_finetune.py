@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import torch
 
-from ease.engine.engine import Engine
+from ease.methods._sequential import SequentialSettings
 from ease.methods.finetune import Finetune
 from ease.methods.finetune_adapter import FinetuneAdapter, FinetuneAdapterSettings
-from ease.methods.sequential import SequentialSettings
 from ease.streams import Stream
+from ease.training.engine import Engine
 
 
 def test_later_tasks_leave_the_old_rows_of_the_head_alone_but_move_the_network(

@@ -10,14 +10,14 @@ import torch
 import torch.nn.functional as F
 
 from ease.config import resolve
-from ease.engine.engine import Engine
-from ease.engine.memory import Memory
-from ease.engine.store import ModelDirectory
+from ease.experiments.run import resume_run, start_run
 from ease.heads.losses import distillation
+from ease.methods import class_fields, restore_learner, save_model
 from ease.methods.foster import Boosted, Foster, FosterSettings, class_weights
-from ease.methods.model import class_fields, restore_learner, save_model
+from ease.storage.model_directory import ModelDirectory
 from ease.streams import Stream
-from ease.studies.run import resume_run, start_run
+from ease.training.engine import Engine
+from ease.training.memory import Memory
 
 
 def make(engine: Engine, **settings: Any) -> Foster:

@@ -9,10 +9,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from ease.engine.engine import Engine
-from ease.engine.memory import Memory
 from ease.methods.icarl import Icarl, IcarlSettings
 from ease.streams import ImageSet, Stream
+from ease.training.engine import Engine
+from ease.training.memory import Memory
 
 
 def learned(engine: Engine, stream: Stream, memory: Memory) -> Icarl:

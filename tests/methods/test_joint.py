@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from ease.config import RunConfig, resolve
-from ease.engine.engine import Engine
 from ease.errors import EaseError
+from ease.experiments.run import resume_run, start_run
 from ease.methods.joint import Joint, JointSettings
 from ease.streams import ImageSet, Stream
-from ease.studies.run import resume_run, start_run
+from ease.training.engine import Engine
 
 
 def make(engine: Engine, **settings: Any) -> Joint:

@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 from pydantic import ValidationError
 
-from ease.engine.engine import Engine
 from ease.methods.l2p import L2P, L2pSettings, NearestPrompts
 from ease.streams import Stream
+from ease.training.engine import Engine
 from ease.tuning import PromptsPerImage
 
 

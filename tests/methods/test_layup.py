@@ -12,14 +12,14 @@ import torch
 from sklearn.model_selection import StratifiedKFold
 
 from ease.backbone import Layers
-from ease.engine.engine import Engine
-from ease.engine.store import ModelDirectory
+from ease.experiments.predictor import Evaluator
 from ease.heads.ridge import RidgeHead, stratified_folds
+from ease.methods import class_fields, restore_learner, save_model
 from ease.methods.layup import RIDGES, Layup, LayupSettings
-from ease.methods.model import class_fields, restore_learner, save_model
+from ease.storage.model_directory import ModelDirectory
 from ease.streams import Dataset, ImageSet, Stream
 from ease.streams.protocol import make_stream
-from ease.studies.evaluate import Evaluator
+from ease.training.engine import Engine
 
 QUICK = {"epochs": 2, "lr": 0.01, "batch_size": 12, "rank": 4, "scale": 1.0}
 

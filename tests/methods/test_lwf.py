@@ -8,11 +8,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from ease.engine.engine import Engine
 from ease.heads.losses import distillation
+from ease.methods._sequential import WithTeacher
 from ease.methods.lwf import Lwf, LwfSettings
-from ease.methods.sequential import WithTeacher
 from ease.streams import Stream
+from ease.training.engine import Engine
 
 
 def make(engine: Engine, **settings: Any) -> Lwf:

@@ -7,10 +7,10 @@ from typing import Any
 import torch
 
 from ease.backbone import tensors_hash
-from ease.engine.engine import Engine
-from ease.engine.memory import Memory
 from ease.methods.memo import Memo, MemoSettings
 from ease.streams import Stream
+from ease.training.engine import Engine
+from ease.training.memory import Memory
 
 
 def make(engine: Engine, **settings: Any) -> Memo:

@@ -8,12 +8,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from ease.engine.engine import Engine
 from ease.errors import EaseError
+from ease.experiments.predictor import Evaluator
 from ease.heads.ridge import RidgeHead
 from ease.methods.ranpac import RIDGES, Ranpac, RanpacSettings
 from ease.streams import Stream
-from ease.studies.evaluate import Evaluator
+from ease.training.engine import Engine
 
 
 def make(engine: Engine, **settings: Any) -> Ranpac:

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from ease.engine.engine import Engine
 from ease.methods.sdc import Sdc, SdcSettings, drift
 from ease.streams import ImageSet, Stream
+from ease.training.engine import Engine
 
 
 def make(engine: Engine, **settings: Any) -> Sdc:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ease.heads.whitened import WhitenedHead, factored_scatter
-from ease.methods.stored_scatter import scatter_of, scatter_tensors
+from ease.methods._stored_scatter import scatter_of, scatter_tensors
 
 WIDTH = 24
 

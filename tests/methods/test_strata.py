@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from ease.backbone import Layers
-from ease.engine.engine import Engine
+from ease.experiments.predictor import Evaluator
 from ease.heads.whitened import WhitenedHead
 from ease.methods.strata import Strata
 from ease.streams import Dataset, ImageSet, Stream
 from ease.streams.protocol import make_stream
-from ease.studies.evaluate import Evaluator
+from ease.training.engine import Engine
 
 QUICK: dict[str, Any] = {"epochs": 3, "rank": 4}
 

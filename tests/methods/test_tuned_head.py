@@ -7,13 +7,12 @@ from typing import Any
 import pytest
 import torch
 
-from ease.engine.engine import Engine
 from ease.heads import CosineHead
-from ease.methods import tuned_head
-from ease.methods.base import Learner
-from ease.methods.registry import find_method
-from ease.methods.tuned_head import TunedHead, fit_task
+from ease.methods import Learner, find_method
+from ease.methods import _tuned_head as tuned_head
+from ease.methods._tuned_head import TunedHead, fit_task
 from ease.streams import Stream, Task
+from ease.training.engine import Engine
 
 METHODS = ["ease", "adam-adapter", "ranpac"]
 WILD = 4.0

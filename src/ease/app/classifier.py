@@ -14,20 +14,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ease.app.confidence import Calibration, hold_out
-from ease.app.photos import Photos, as_image_set, class_name, gather, jpeg
+from ease.app.calibration import Calibration, hold_out
 from ease.backbone.zoo import EMBEDDED, load_backbone
 from ease.config import resolve
-from ease.engine.engine import Engine
-from ease.engine.progress import Progress, Quiet
-from ease.engine.store import ModelDirectory
 from ease.errors import EaseError, unknown
-from ease.methods.base import Files, Learner
-from ease.methods.model import backbone_of, making_sense, restore_learner, save_model
-from ease.methods.registry import find_method
+from ease.methods import Files, Learner, backbone_of, find_method, making_sense, restore_learner, save_model
+from ease.progress import Progress, Quiet
+from ease.storage.model_directory import ModelDirectory
 from ease.streams import ImageSet, Task
+from ease.streams.intake.sources import Photos, as_image_set, class_name, gather, jpeg
 from ease.streams.stream import Augmentation
 from ease.streams.transforms import Transforms
+from ease.training.engine import Engine
 
 Augment = Literal["photos", "gentle"]
 AUGMENTATIONS: dict[str, Augmentation] = {

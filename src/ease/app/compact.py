@@ -8,14 +8,12 @@ from pathlib import Path
 
 from ease.app.classifier import Classifier
 from ease.app.evaluation import evaluate_folder
-from ease.engine import files as durable
-from ease.engine.files import FileEntry
-from ease.engine.progress import Progress
-from ease.engine.store import OWNER, ModelDirectory, model_directory
 from ease.errors import EaseError
-from ease.methods.base import Learner
-from ease.methods.compaction import Compactable, Compaction
-from ease.methods.registry import methods
+from ease.methods import Compactable, Compaction, Learner, methods
+from ease.progress import Progress
+from ease.storage import files as durable
+from ease.storage.files import FileEntry
+from ease.storage.model_directory import OWNER, ModelDirectory, model_directory
 
 
 @dataclass(frozen=True)

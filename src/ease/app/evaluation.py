@@ -16,13 +16,13 @@ import torch
 from jinja2 import Environment, StrictUndefined
 from torch import Tensor
 
+from ease.app.calibration import auroc, expected_calibration_error
 from ease.app.classifier import Classifier
-from ease.app.confidence import auroc, expected_calibration_error
-from ease.app.photos import Photos, gather, jpeg
-from ease.engine.files import make_folder, write_atomic, write_json
-from ease.engine.progress import Progress, Quiet
 from ease.errors import EaseError
+from ease.progress import Progress, Quiet
+from ease.storage.files import make_folder, write_atomic, write_json
 from ease.streams import ImageSet
+from ease.streams.intake.sources import Photos, gather, jpeg
 
 WORST = 6
 """Classes that are shown as pictures,"""

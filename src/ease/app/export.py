@@ -15,15 +15,13 @@ import torch
 from torch import Tensor, nn
 
 from ease import __version__
-from ease.app.confidence import Calibration
+from ease.app.calibration import Calibration
 from ease.backbone import PTM
 from ease.backbone.vit import stacked
-from ease.engine import files as durable
-from ease.engine.store import model_directory
 from ease.errors import EaseError
-from ease.methods.base import Learner
-from ease.methods.model import making_sense, open_model
-from ease.methods.prompting import Prompted, PromptLearner
+from ease.methods import Learner, Prompted, PromptLearner, making_sense, open_model
+from ease.storage import files as durable
+from ease.storage.model_directory import model_directory
 
 OPSET = 18
 """What torch's exporter writes by itself; every runtime of the last years reads it."""

@@ -44,10 +44,10 @@ def learn(
 ) -> None:
     """Teach a model the classes of a folder. No photo is kept; the model grows by its new classes."""
     from ease.app.classifier import Classifier
-    from ease.app.photos import gather
     from ease.config import parse_sets
-    from ease.engine.progress import Bars
-    from ease.engine.store import ModelDirectory
+    from ease.progress import Bars
+    from ease.storage.model_directory import ModelDirectory
+    from ease.streams.intake.sources import gather
 
     bad = options.refuse_or_skip(unreadable)
     making: dict[str, Any] = {
@@ -107,7 +107,7 @@ def predict(
 ) -> None:
     """Name what photos show, with confidences; a photo like none of the classes is called unknown."""
     from ease.app.classifier import Classifier
-    from ease.app.photos import find_images
+    from ease.streams.intake.sources import find_images
 
     if as_json and as_csv:
         raise EaseError("--json and --csv exclude each other: choose one")
@@ -176,7 +176,7 @@ def rollback(
     ] = None,
 ) -> None:
     """Go back to an earlier generation; a later one can be had back the same way."""
-    from ease.engine.store import ModelDirectory
+    from ease.storage.model_directory import ModelDirectory
 
     directory = ModelDirectory(model)
     if generation is None:

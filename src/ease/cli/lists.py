@@ -15,8 +15,8 @@ datasets_app = typer.Typer(invoke_without_command=True)
 
 def methods(as_json: options.Json = False) -> None:
     """List the methods, those of other packages too."""
-    from ease.methods.registry import faults
-    from ease.methods.registry import methods as known
+    from ease.methods import faults
+    from ease.methods import methods as known
 
     rows = [
         {"name": name, "kind": learner.kind, "tuning": learner.tuning, "idea": learner.idea}
@@ -47,8 +47,8 @@ def check(
     as_json: options.Json = False,
 ) -> None:
     """Look for damage, duplicates and missing images; exits with 1 if the data is damaged."""
-    from ease.engine.progress import Bars
-    from ease.streams.datasets.check import check_dataset
+    from ease.progress import Bars
+    from ease.streams.intake.checks import check_dataset
 
     found = check_dataset(name, data_root, archive, Bars().bar)
     if as_json:
@@ -69,7 +69,7 @@ def backbones(as_json: options.Json = False) -> None:
 
 def studies(as_json: options.Json = False) -> None:
     """List the studies."""
-    from ease.studies.study import study_list
+    from ease.experiments.plans.study import study_list
 
     listing([{"name": name, "about": about} for name, about in study_list().items()], as_json)
 

@@ -36,7 +36,7 @@ def evaluate(
         return
     if out is not None:
         raise EaseError("--out belongs to a folder of photos; for datasets see 'ease run' and 'ease report'")
-    from ease.studies.evaluate import evaluate_model
+    from ease.experiments.predictor import evaluate_model
 
     found = evaluate_model(model, str(dataset), data_root, weights, limit_per_class, budget)
     if as_json:
@@ -61,8 +61,8 @@ def _evaluate_folder(
 ) -> None:
     from ease.app.classifier import Classifier
     from ease.app.evaluation import evaluate_folder, write_evaluation
-    from ease.engine.files import check_folder_place
-    from ease.engine.progress import Bars
+    from ease.progress import Bars
+    from ease.storage.files import check_folder_place
 
     if out is not None:
         check_folder_place(out)
@@ -99,7 +99,7 @@ def info(
     as_json: options.Json = False,
 ) -> None:
     """What a saved model is: method, backbone, classes by task, size on disk."""
-    from ease.studies.describe import describe_model
+    from ease.reporting.describe import describe_model
 
     found = describe_model(model)
     if as_json:
@@ -169,7 +169,7 @@ def compact(
 
     from ease.app.compact import Compaction
     from ease.app.compact import compact as work
-    from ease.engine.progress import Bars
+    from ease.progress import Bars
 
     done = work(
         model,
@@ -228,7 +228,7 @@ def verify(
 
     from rich.table import Table
 
-    from ease.studies.verify import verify_file
+    from ease.experiments.verify import verify_file
 
     found = [verify_file(path, train) for path in files if path.name != "common.npz"]
     if not found:

@@ -36,9 +36,9 @@ def paper(
     as_json: options.Json = False,
 ) -> None:
     """Reproduce a table or figure of the paper. Repeat the command to go on where it stopped."""
-    from ease.engine.progress import Bars
-    from ease.studies.exhibit import Reproduction
-    from ease.studies.paper import check_scale, exhibits, plan, scales
+    from ease.experiments.plans.paper import check_scale, exhibits, plan, scales
+    from ease.experiments.reproduction import Reproduction
+    from ease.progress import Bars
 
     if name == "list":
         rows = [{"name": n, "paper": e.paper, "what": e.title} for n, e in exhibits().items()]

@@ -52,9 +52,9 @@ def run(
         k: v for k, v in locals().items() if k not in ("out", "resume", "preset", "config", "sets", "as_json")
     }
     from ease.config import resolve
-    from ease.engine.progress import Bars
-    from ease.studies.run import resume_run, start_run
-    from ease.studies.tables import comparison
+    from ease.experiments.run import resume_run, start_run
+    from ease.progress import Bars
+    from ease.reporting.tables import comparison
 
     if resume is not None:
         if out is not None or sets or preset or config or any(v is not None for v in given.values()):
@@ -93,8 +93,8 @@ def study(
     as_json: options.Json = False,
 ) -> None:
     """Run many methods on one stream: one table, one plot, one page. Repeat the command to go on where it stopped."""
-    from ease.engine.progress import Bars
-    from ease.studies.study import load_study, run_study
+    from ease.experiments.plans.study import load_study, run_study
+    from ease.progress import Bars
 
     given = {"data_root": path_text(data_root), "weights": path_text(weights)}
     plan = load_study(name)
@@ -115,8 +115,8 @@ def report(
     as_json: options.Json = False,
 ) -> None:
     """Compare finished runs: a table here, a plot and an HTML page in a folder."""
-    from ease.studies.records import find_records
-    from ease.studies.study import write_comparison
+    from ease.experiments.plans.study import write_comparison
+    from ease.experiments.records import find_records
 
     found = find_records(folders)
     records = found.records
@@ -137,7 +137,7 @@ def compare(
     as_json: options.Json = False,
 ) -> None:
     """Two experiments side by side: settings, results, and whether the difference could be chance."""
-    from ease.studies.compare import compare as compared
+    from ease.reporting.compare import compare as compared
 
     found = compared(a, b, method)
     if as_json:

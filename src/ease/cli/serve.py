@@ -78,7 +78,7 @@ def serve(
 
 def _prepare(model: Path, create: bool, wanted: dict[str, str | None], weights: Path | None) -> None:
     """A new model where one is wanted and none is. A server that is started again finds its own."""
-    from ease.engine.store import ModelDirectory
+    from ease.storage.model_directory import ModelDirectory
 
     given = {key: value for key, value in wanted.items() if value is not None}
     if not create:

@@ -46,7 +46,7 @@ def pack(
     """Write a saved model and its backbone's weights into one archive."""
     from dataclasses import asdict
 
-    from ease.app import pack as packing
+    from ease.app import archive as packing
 
     done = packing.pack(model, out, weights=weights, images=with_images)
     if as_json:
@@ -63,7 +63,7 @@ def unpack(
     """Turn an archive into a model directory that opens without any download."""
     from dataclasses import asdict
 
-    from ease.app import pack as packing
+    from ease.app import archive as packing
 
     done = packing.unpack(archive, folder)
     if as_json:

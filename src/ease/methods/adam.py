@@ -10,9 +10,9 @@ from pydantic import Field
 from torch import Tensor
 
 from ease.heads import PrototypeBank, class_means
-from ease.methods.base import Costs, Files
-from ease.methods.first_session import AdapterSettings, FirstSession, FirstSessionSettings
-from ease.methods.registry import register
+from ease.methods._base import Costs, Files
+from ease.methods._first_session import AdapterSettings, FirstSession, FirstSessionSettings
+from ease.methods._registry import register
 from ease.streams import Task
 
 PTM, TUNED = 0, 1

@@ -10,8 +10,8 @@ from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
 from ease.backbone import Shape, Tuning
-from ease.methods.prompting import PromptLearner, PromptPool, PromptSettings, blocks_within
-from ease.methods.registry import register
+from ease.methods._prompting import PromptLearner, PromptPool, PromptSettings, blocks_within
+from ease.methods._registry import register
 from ease.tuning import PrefixPerImage
 
 

@@ -6,9 +6,9 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from ease.methods.base import Kind
-from ease.methods.expanding import Expanding, ExpandingSettings
-from ease.methods.registry import register
+from ease.methods._base import Kind
+from ease.methods._expanding import Expanding, ExpandingSettings
+from ease.methods._registry import register
 from ease.tuning import Full
 
 

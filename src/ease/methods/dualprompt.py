@@ -9,7 +9,7 @@ from pydantic import Field, PositiveInt, ValidationInfo, field_validator
 from torch import Tensor, nn
 
 from ease.backbone import Shape, Tuning
-from ease.methods.prompting import (
+from ease.methods._prompting import (
     PromptLearner,
     PromptPool,
     PromptSettings,
@@ -17,7 +17,7 @@ from ease.methods.prompting import (
     cosines,
     uniform,
 )
-from ease.methods.registry import register
+from ease.methods._registry import register
 from ease.tuning import PrefixPerImage
 
 

@@ -9,11 +9,11 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from ease.engine.memory import Memory
 from ease.heads.gaussian import GaussianHead
-from ease.methods.base import Costs, Files, Forgetting, Learner, Settings, Subspace
-from ease.methods.registry import register
+from ease.methods._base import Costs, Files, Forgetting, Learner, Settings, Subspace
+from ease.methods._registry import register
 from ease.streams import ImageSet, Task
+from ease.training.memory import Memory
 
 
 class FecamSettings(Settings):

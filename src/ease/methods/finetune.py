@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import ClassVar
 
 from ease.backbone import Tuning
-from ease.methods.registry import register
-from ease.methods.sequential import OneTuning
+from ease.methods._registry import register
+from ease.methods._sequential import OneTuning
 from ease.tuning import Full
 
 

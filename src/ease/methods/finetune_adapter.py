@@ -7,9 +7,9 @@ from typing import ClassVar
 from pydantic import Field
 
 from ease.backbone import Tuning
-from ease.engine.randomness import generator
-from ease.methods.registry import register
-from ease.methods.sequential import OneTuning, SequentialSettings
+from ease.methods._registry import register
+from ease.methods._sequential import OneTuning, SequentialSettings
+from ease.training.randomness import generator
 from ease.tuning import Adapter
 
 

@@ -10,16 +10,16 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from ease.backbone import Backbone, Tuning
-from ease.engine.memory import Memory, joined
-from ease.engine.randomness import generator
 from ease.heads.linear import GrowingLinear
 from ease.heads.losses import distillation
 from ease.heads.widening import WideningLinear, side_by_side
-from ease.methods.base import Files, Kind, Subspace
-from ease.methods.registry import register
-from ease.methods.sequential import OneTuning, SequentialSettings, WithTeacher
-from ease.methods.tuned_head import TunedHead
+from ease.methods._base import Files, Kind, Subspace
+from ease.methods._registry import register
+from ease.methods._sequential import OneTuning, SequentialSettings, WithTeacher
+from ease.methods._tuned_head import TunedHead
 from ease.streams import ImageSet, Task
+from ease.training.memory import Memory, joined
+from ease.training.randomness import generator
 from ease.tuning import Full
 
 

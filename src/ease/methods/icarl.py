@@ -9,13 +9,13 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from ease.engine.memory import Memory, joined
 from ease.heads import class_means
 from ease.heads.losses import distillation
-from ease.methods.base import Files, Kind
-from ease.methods.registry import register
-from ease.methods.sequential import OneTuning, SequentialSettings, WithTeacher
+from ease.methods._base import Files, Kind
+from ease.methods._registry import register
+from ease.methods._sequential import OneTuning, SequentialSettings, WithTeacher
 from ease.streams import Task
+from ease.training.memory import Memory, joined
 
 
 class IcarlSettings(SequentialSettings):

@@ -8,13 +8,13 @@ from pydantic import Field
 from torch.nn.functional import cross_entropy
 
 from ease.backbone import Tuning
-from ease.engine.fit import Training
-from ease.engine.memory import Memory
-from ease.engine.randomness import generator
 from ease.heads.linear import GrowingLinear
-from ease.methods.registry import register
-from ease.methods.sequential import Ceiling, OneTuning
+from ease.methods._registry import register
+from ease.methods._sequential import Ceiling, OneTuning
 from ease.streams import Task
+from ease.training.fit import Training
+from ease.training.memory import Memory
+from ease.training.randomness import generator
 from ease.tuning import Adapter, Full
 
 

@@ -9,8 +9,8 @@ from pydantic import Field, ValidationInfo, field_validator
 from torch import Tensor, nn
 
 from ease.backbone import Tuning
-from ease.methods.prompting import PromptLearner, PromptPool, PromptSettings, cosines, uniform
-from ease.methods.registry import register
+from ease.methods._prompting import PromptLearner, PromptPool, PromptSettings, cosines, uniform
+from ease.methods._registry import register
 from ease.tuning import PromptsPerImage
 
 

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from ease.backbone import Layers
 from ease.heads.ridge import RidgeHead
-from ease.methods.base import Costs, Files, Forgetting
-from ease.methods.first_session import AdapterSettings, FirstSession
-from ease.methods.registry import register
+from ease.methods._base import Costs, Files, Forgetting
+from ease.methods._first_session import AdapterSettings, FirstSession
+from ease.methods._registry import register
 from ease.streams import ImageSet, Task
 
 RIDGES = [*(10.0 ** (half / 2) for half in range(-8, 7)), 1e-8]

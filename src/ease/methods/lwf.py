@@ -7,11 +7,11 @@ from typing import ClassVar
 from pydantic import Field
 from torch import Tensor
 
-from ease.engine.memory import Memory
 from ease.heads.losses import cross_entropy_of_new, distillation
-from ease.methods.registry import register
-from ease.methods.sequential import OneTuning, SequentialSettings, WithTeacher
+from ease.methods._registry import register
+from ease.methods._sequential import OneTuning, SequentialSettings, WithTeacher
 from ease.streams import Task
+from ease.training.memory import Memory
 
 
 class LwfSettings(SequentialSettings):

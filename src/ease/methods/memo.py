@@ -8,11 +8,11 @@ from pydantic import Field
 from torch import nn
 
 from ease.backbone import Backbone, Tuning, tensors_hash
-from ease.engine.fit import Training
-from ease.methods.base import Kind, Subspace
-from ease.methods.expanding import Expanding, ExpandingSettings
-from ease.methods.registry import register
+from ease.methods._base import Kind, Subspace
+from ease.methods._expanding import Expanding, ExpandingSettings
+from ease.methods._registry import register
 from ease.streams import Task
+from ease.training.fit import Training
 from ease.tuning import Full
 
 

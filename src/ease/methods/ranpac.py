@@ -10,12 +10,12 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from ease.engine.randomness import permutation, uniforms
 from ease.heads.ridge import RidgeHead
-from ease.methods.base import Costs, Files
-from ease.methods.first_session import AdapterSettings, FirstSession
-from ease.methods.registry import register
+from ease.methods._base import Costs, Files
+from ease.methods._first_session import AdapterSettings, FirstSession
+from ease.methods._registry import register
 from ease.streams import Task
+from ease.training.randomness import permutation, uniforms
 
 RIDGES = [10.0**power for power in range(-8, 9)]
 ROWS = 1024

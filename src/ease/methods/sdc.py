@@ -9,13 +9,13 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from ease.engine.memory import Memory
 from ease.heads import class_means
 from ease.heads.linear import GrowingLinear
-from ease.methods.base import Files
-from ease.methods.registry import register
-from ease.methods.sequential import OneTuning, SequentialSettings
+from ease.methods._base import Files
+from ease.methods._registry import register
+from ease.methods._sequential import OneTuning, SequentialSettings
 from ease.streams import ImageSet, Task
+from ease.training.memory import Memory
 
 
 def drift(before: Tensor, after: Tensor, prototypes: Tensor, sigma: float) -> Tensor:

@@ -8,11 +8,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ease.engine.memory import Memory
 from ease.heads import PrototypeBank, class_means
-from ease.methods.base import Costs, Files, Learner, Subspace
-from ease.methods.registry import register
+from ease.methods._base import Costs, Files, Learner, Subspace
+from ease.methods._registry import register
 from ease.streams import Task
+from ease.training.memory import Memory
 
 
 @register()

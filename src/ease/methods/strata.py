@@ -27,20 +27,20 @@ from pydantic import Field
 from torch import Tensor
 
 from ease.backbone import Layers, Tuning
-from ease.engine.compression import Packed, lossless
-from ease.engine.memory import Memory
 from ease.errors import EaseError
 from ease.heads.left_out import left_out_scores
 from ease.heads.triangle import packed_triangle
 from ease.heads.whitened import WhitenedHead
-from ease.methods.base import Costs, Files, Forgetting
-from ease.methods.compaction import Compaction, twin
-from ease.methods.first_session import AdapterSettings, FirstSession
-from ease.methods.registry import register
-from ease.methods.stored_scatter import scatter_of, scatter_tensors
-from ease.methods.tuned_head import tuned_for
+from ease.methods._base import Costs, Files, Forgetting
+from ease.methods._compaction import Compaction, twin
+from ease.methods._first_session import AdapterSettings, FirstSession
+from ease.methods._registry import register
+from ease.methods._stored_scatter import scatter_of, scatter_tensors
+from ease.methods._tuned_head import tuned_for
+from ease.storage.precision import Packed, lossless
 from ease.streams import ImageSet, Task
 from ease.streams.images import chosen_by_content
+from ease.training.memory import Memory
 
 FEW_IMAGES = 5
 """Below this many images per class an adapter learns noise."""

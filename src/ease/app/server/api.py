@@ -19,7 +19,6 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 
 from ease import __version__
-from ease.app.photos import class_name, decode
 from ease.app.server import answers, docs
 from ease.app.server.exchange import while_connected
 from ease.app.server.guard import Guard
@@ -38,10 +37,11 @@ from ease.app.server.uploads import (
     shown,
     unpack,
 )
-from ease.engine.lock import BusyError
 from ease.errors import EaseError
-from ease.streams.datasets._files import WHOLE_PIXELS
-from ease.streams.datasets._limits import TooLargeError
+from ease.storage.lock import BusyError
+from ease.streams.intake.decode import WHOLE_PIXELS
+from ease.streams.intake.limits import TooLargeError
+from ease.streams.intake.sources import class_name, decode
 
 MOST_CLASSES = 1000
 PAGE_KINDS = {

@@ -22,9 +22,9 @@ from ease.app.server.guard import without_paths
 from ease.app.server.model import Model
 from ease.app.server.refusals import RefusalError
 from ease.app.server.telemetry import Log, Metrics
-from ease.engine.files import make_folder, read_json, remove, write_atomic, write_json
-from ease.engine.store import ModelDirectory
 from ease.errors import EaseError
+from ease.storage.files import make_folder, read_json, remove, write_atomic, write_json
+from ease.storage.model_directory import ModelDirectory
 
 KEPT = 200
 """Jobs that are remembered."""

@@ -34,7 +34,7 @@ def main() -> None:
     with suppress(OSError, AttributeError):
         os.nice(NICENESS)  # predictions come first
 
-    from ease.engine.processes import begin_work
+    from ease.training.processes import begin_work
 
     order = json.loads(order_path.read_text(encoding="utf-8"))
     begin_work(int(order["threads"]), parent)

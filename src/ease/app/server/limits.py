@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ease.streams.datasets._limits import ImageLimits
+from ease.streams.intake.limits import ImageLimits
 
 MB = 1_000_000
 JSON_BYTES = 64 * 1024

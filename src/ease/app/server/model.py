@@ -18,8 +18,8 @@ from torch import Tensor
 
 from ease.app.classifier import Classifier, Prediction
 from ease.app.server.telemetry import Log, Metrics
-from ease.engine.store import ModelDirectory
 from ease.errors import EaseError
+from ease.storage.model_directory import ModelDirectory
 
 BATCH = 64
 PATIENCE = 0.002

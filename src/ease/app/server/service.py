@@ -18,10 +18,10 @@ from ease.app.server.limits import Limits
 from ease.app.server.model import Model, Served
 from ease.app.server.refusals import RefusalError
 from ease.app.server.telemetry import Log, Metrics, resident_bytes
-from ease.engine.files import make_folder, read_json, write_json
-from ease.engine.lock import BusyError, WriterLock
-from ease.engine.store import ModelDirectory
 from ease.errors import EaseError
+from ease.storage.files import make_folder, read_json, write_json
+from ease.storage.lock import BusyError, WriterLock
+from ease.storage.model_directory import ModelDirectory
 
 PREFIX = "ease-serve-"
 DECODERS = min(4, os.cpu_count() or 1)

@@ -22,12 +22,12 @@ from typing import BinaryIO
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
-from ease.app.photos import class_name
 from ease.app.server.limits import MB, Limits
 from ease.app.server.refusals import RefusalError
 from ease.errors import EaseError
-from ease.streams.datasets._files import EXTENSIONS, WHOLE_PIXELS, check_decodable, check_header
-from ease.streams.datasets._limits import ImageLimits
+from ease.streams.intake.decode import EXTENSIONS, WHOLE_PIXELS, check_decodable, check_header
+from ease.streams.intake.limits import ImageLimits
+from ease.streams.intake.sources import class_name
 
 CHUNK = 256 * 1024
 FIELD_BYTES = 4096

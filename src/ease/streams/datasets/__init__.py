@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ease.errors import EaseError, unknown
 from ease.streams.datasets import benchmarks, digits, downloadable, folder, glyphs  # noqa: F401 (they register)
-from ease.streams.datasets._registry import LOADERS, Request, Unreadable, dataset
+from ease.streams.datasets.registry import LOADERS, Request, Unreadable, dataset
 from ease.streams.stream import Dataset
 
 __all__ = ["Request", "dataset", "dataset_list", "load_dataset"]

@@ -8,12 +8,12 @@ from pathlib import Path
 
 from ease.errors import EaseError
 from ease.filesystem import is_folder, is_inside, shown
-from ease.streams.datasets._cub import has_lists, scan_lists
-from ease.streams.datasets._names import numeric_order, readable_names
-from ease.streams.datasets._registry import Request, Unreadable, dataset
-from ease.streams.datasets._scan import FolderScan, scan_folder
+from ease.streams.datasets.cub import has_lists, scan_lists
 from ease.streams.datasets.folder import dataset_of
 from ease.streams.datasets.published import PUBLISHED, recognise
+from ease.streams.datasets.registry import Request, Unreadable, dataset
+from ease.streams.intake.names import numeric_order, readable_names
+from ease.streams.intake.scan import FolderScan, scan_folder
 from ease.streams.stream import Dataset
 
 BENCHMARKS = ("cub200", "imagenet-a", "imagenet-r", "objectnet", "omnibenchmark", "vtab")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ease.streams.datasets._registry import Request, dataset
+from ease.streams.datasets.registry import Request, dataset
 from ease.streams.images import ImageSet
 from ease.streams.stream import Augmentation, Dataset
 

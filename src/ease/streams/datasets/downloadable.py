@@ -12,12 +12,12 @@ import numpy as np
 
 from ease.errors import EaseError
 from ease.filesystem import entries, exists, is_folder, shown
-from ease.streams.datasets._names import numeric_order
-from ease.streams.datasets._registry import DamagedError, Request, dataset
-from ease.streams.datasets._scan import Classes, FolderScan, scan_folder
 from ease.streams.datasets.folder import dataset_of
 from ease.streams.datasets.published import PUBLISHED, recognise
+from ease.streams.datasets.registry import DamagedError, Request, dataset
 from ease.streams.images import ImageSet
+from ease.streams.intake.names import numeric_order
+from ease.streams.intake.scan import Classes, FolderScan, scan_folder
 from ease.streams.stream import Dataset
 
 KINDS = {"cifar10": "CIFAR10", "cifar100": "CIFAR100", "fashion-mnist": "FashionMNIST"}

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 
 from ease.errors import EaseError
-from ease.streams.datasets._files import FileSource, check_files, file_digest
-from ease.streams.datasets._registry import Request, Unreadable, dataset
-from ease.streams.datasets._scan import Classes, FolderScan, scan_folder
+from ease.streams.datasets.registry import Request, Unreadable, dataset
 from ease.streams.images import ImageSet, chosen_by_content
+from ease.streams.intake.decode import FileSource, check_files, file_digest
+from ease.streams.intake.scan import Classes, FolderScan, scan_folder
 from ease.streams.stream import Augmentation, Dataset
 
 __all__ = ["FileSource", "dataset_of", "read_folder", "scan_folder"]

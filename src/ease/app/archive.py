@@ -1,0 +1,323 @@
+"""A saved model and its backbone as one file, and back: for a machine that has neither hub nor weights."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+import stat
+import zipfile
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from ease import __version__
+from ease.backbone.ports import tensors_hash
+from ease.backbone.zoo import backbone_tensors
+from ease.errors import EaseError
+from ease.filesystem import entries, shown, what_is
+from ease.methods import BACKBONE_FILE, making_sense, weights_beside
+from ease.storage import files as durable
+from ease.storage.files import FileEntry
+from ease.storage.model_directory import ModelDirectory, decode_manifest, manifest_copy, model_directory
+
+FORMAT = 1
+MANIFEST, INDEX = "manifest.json", "pack.json"
+IMAGES = "memory/"
+"""Files of this kind hold training images."""
+
+MEMBERS = 20_000
+INDEX_LIMIT = 2**20
+ARCHIVE_LIMIT = 2 * durable.TENSORS_LIMIT
+PIECE = 2**20
+
+
+@dataclass(frozen=True)
+class Packed:
+    """An archive that was written or unpacked.
+
+    Attributes:
+        path: the archive, or the model directory it became.
+        bytes: size of the archive.
+        files: how many files the model has, its backbone's included.
+        generation: of the model.
+    """
+
+    path: Path
+    bytes: int
+    files: int
+    generation: int
+
+
+# --- packing --------------------------------------------------------------------------------------
+
+
+def pack(path: Path, out: Path, *, weights: Path | None = None, images: bool = False) -> Packed:
+    """Write the current generation of a model and its backbone's weights into one archive.
+
+    The archive is an uncompressed zip, the same bytes for the same model.
+
+    Args:
+        path: model directory, or a run's folder.
+        out: the archive, replaced if it exists.
+        weights: the backbone's weights, where the manifest alone does not lead to them.
+        images: pack the training images too that an exemplar-based method keeps; without it such a model is refused.
+    """
+    directory = model_directory(path)
+    durable.check_place(out)
+    raw = durable.read_bytes(directory.manifest_path, durable.JSON_LIMIT)
+    manifest, stored = decode_manifest(raw, directory.manifest_path)
+    if not images and any(name.startswith(IMAGES) for name in stored):
+        raise EaseError(
+            f"the model in {directory.path} keeps training images, and whoever gets the archive could see them: "
+            "allow that (--with-images), or use an exemplar-free method"
+        )
+    with making_sense(directory):
+        backbone = _backbone(directory, manifest["backbone"], weights)
+    inside = {MANIFEST: raw, BACKBONE_FILE: backbone}
+    index = {
+        "format": FORMAT,
+        "ease": __version__,
+        "files": {name: asdict(durable.entry_of(data)) for name, data in inside.items()},
+    }
+    inside[INDEX] = durable.encode_json(index)
+    by_path = {entry.path: entry for entry in stored.values()}
+    total = sum(entry.size for entry in by_path.values()) + len(backbone)
+    if total > ARCHIVE_LIMIT or len(by_path) > MEMBERS - len(inside):
+        raise EaseError(
+            f"the model in {directory.path} has {total / 2**30:.1f} GB in {len(by_path)} files: an archive holds at "
+            f"most {ARCHIVE_LIMIT // 2**30} GB and {MEMBERS} files, copy the model directory as it is"
+        )
+    durable.make_folder(out.parent)
+    with durable.replacing(out) as file:
+        with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+            for name in sorted([*inside, *by_path]):
+                _add(archive, name, inside[name] if name in inside else directory.read(by_path[name]))
+        size = file.tell()
+    return Packed(out, size, len(by_path) + 1, manifest["generation"])
+
+
+def _backbone(directory: ModelDirectory, spec: Mapping[str, Any], weights: Path | None) -> bytes:
+    """The tensors that the model was learned on, as safetensors; without the classifier that came with them."""
+    tensors = backbone_tensors(spec["name"], weights or weights_beside(directory))
+    if tensors_hash(tensors) != spec["weights_hash"]:
+        raise EaseError(
+            f"the model in {directory.path} was learned on another '{spec['name']}' than is at hand here: "
+            "give the file it was learned with (--weights)"
+        )
+    return durable.encode_tensors(tensors)
+
+
+def _add(archive: zipfile.ZipFile, name: str, data: bytes) -> None:
+    """No dates, owners or machine in it: equal models give equal archives."""
+    member = zipfile.ZipInfo(name)  # of 1980-01-01
+    member.create_system = 3
+    member.external_attr = (stat.S_IFREG | 0o644) << 16
+    archive.writestr(member, data, zipfile.ZIP_STORED)
+
+
+# --- unpacking ------------------------------------------------------------------------------------
+
+
+def unpack(archive: Path, folder: Path) -> Packed:
+    """Turn an archive into a model directory, with the backbone's weights beside the manifest.
+
+    The archive may come from anyone: nothing of it is believed, and the folder is there whole or not at all.
+
+    Args:
+        archive: what `pack` wrote.
+        folder: new or empty.
+    """
+    what = what_is(folder)
+    taken = folder.is_symlink() or (
+        what != "missing" and (what != "folder" or bool(entries(folder)) or not folder.name)
+    )
+    if taken:
+        raise EaseError(f"'{shown(folder)}' is there already: choose a new folder for the model")
+    with _opened(archive) as opened:
+        members = _members(opened, archive)
+        index = _index(opened, members, archive)
+        raw = _read(opened, members[MANIFEST], index[MANIFEST], archive)
+        manifest, stored = decode_manifest(raw, Path(f"{archive}/{MANIFEST}"))
+        wanted: dict[str, FileEntry] = {entry.path: entry for entry in stored.values()}
+        if any(wanted[entry.path] != entry for entry in stored.values()):
+            raise _refused(archive, "its manifest tells two things of one file")
+        wanted[BACKBONE_FILE] = index[BACKBONE_FILE]
+        _check_members(members, {**wanted, MANIFEST: index[MANIFEST]}, archive)
+        with _becoming(folder) as temporary:
+            for name, entry in wanted.items():
+                _extract(opened, members[name], entry, temporary / name, archive)
+            _check_backbone(temporary, manifest, archive)
+            copy = temporary / manifest_copy(manifest["generation"])
+            copy.parent.mkdir()
+            for path in (copy, temporary / MANIFEST):
+                durable.write_atomic(path, raw)
+            for inner in {path.parent for path in temporary.rglob("*")}:
+                durable.sync_folder(inner)
+    return Packed(folder, archive.stat().st_size, len(wanted), manifest["generation"])
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[zipfile.ZipFile]:
+    with durable.explained("read", path):
+        what = what_is(path)
+        if what != "file":
+            reason = "there is no such file" if what == "missing" else "it is not a file"
+            raise EaseError(f"cannot read {shown(path)}: {reason}, check the path")
+        if path.stat().st_size > ARCHIVE_LIMIT:
+            raise _refused(path, f"it is larger than {ARCHIVE_LIMIT // 2**30} GB")
+        try:
+            _check_directory(path)
+            with zipfile.ZipFile(path) as archive:
+                yield archive
+        except (zipfile.BadZipFile, NotImplementedError, EOFError, ValueError, RuntimeError) as error:
+            raise _refused(path, "it is no archive of a model, or is damaged") from error
+
+
+def _check_directory(path: Path) -> None:
+    """The table of contents must be small before anybody reads it: zipfile takes whatever it claims."""
+    with open(path, "rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - 22 - 20 - 56))
+        tail = file.read()
+    end = tail[-22:]
+    if end[:4] != b"PK\5\6" or end[20:] != b"\0\0":  # a comment could hide another end before this one
+        raise zipfile.BadZipFile("no end of directory where `pack` puts it")
+    count, length = int.from_bytes(end[10:12], "little"), int.from_bytes(end[12:16], "little")
+    large = tail[-22 - 20 - 56 : -22 - 20]
+    if tail[-22 - 20 : -22][:4] == b"PK\6\7":  # an archive over 4 GB says it in a larger record
+        if large[:4] != b"PK\6\6":
+            raise zipfile.BadZipFile("no end of directory where `pack` puts it")
+        count, length = int.from_bytes(large[32:40], "little"), int.from_bytes(large[40:48], "little")
+    if count > MEMBERS or length > 400 * MEMBERS:
+        raise _refused(path, f"it has more than {MEMBERS} members")
+
+
+def _members(opened: zipfile.ZipFile, path: Path) -> dict[str, zipfile.ZipInfo]:
+    """By name. Only plain files, each once, and none that could lead anywhere else."""
+    found: dict[str, zipfile.ZipInfo] = {}
+    seen: set[str] = set()
+    if len(opened.infolist()) > MEMBERS:
+        raise _refused(path, f"it has more than {MEMBERS} members")
+    for member in opened.infolist():
+        name, shown = member.orig_filename, _shown(member.orig_filename)
+        kind = stat.S_IFMT(member.external_attr >> 16)
+        if name.startswith("/") or "\\" in name or ":" in name or ".." in name.split("/"):
+            raise _refused(path, f"its member '{shown}' leads out of the folder")
+        if not name or "\0" in name or name.endswith("/") or kind not in (0, stat.S_IFREG):
+            raise _refused(path, f"its member '{shown}' is no plain file")
+        if member.compress_type != zipfile.ZIP_STORED or member.flag_bits & 1:
+            raise _refused(path, f"its member '{shown}' is compressed or encrypted")
+        if name.casefold() in seen:
+            raise _refused(path, f"its member '{shown}' is there twice")
+        seen.add(name.casefold())
+        found[name] = member
+    # Nothing is compressed, so a size that is not there is a lie.
+    claimed = sum(member.file_size for member in found.values())
+    if claimed > path.stat().st_size or any(m.file_size != m.compress_size for m in found.values()):
+        raise _refused(path, "its members claim to be larger than the archive")
+    for name in (INDEX, MANIFEST, BACKBONE_FILE):
+        if name not in found:
+            raise _refused(path, f"it lacks '{name}'")
+    return found
+
+
+def _index(
+    opened: zipfile.ZipFile, members: Mapping[str, zipfile.ZipInfo], path: Path
+) -> dict[str, FileEntry]:
+    """What the archive says of the two files that no manifest lists."""
+    if members[INDEX].file_size > INDEX_LIMIT or members[MANIFEST].file_size > durable.JSON_LIMIT:
+        raise _refused(path, "its table of files is too large")
+    index = durable.decode_json(opened.read(members[INDEX]), f"{path}/{INDEX}")
+    try:
+        if index["format"] > FORMAT:
+            raise EaseError(
+                f"{path} is of a later format, this version reads up to {FORMAT}: upgrade ease-cil"
+            )
+        entries = {name: index["files"][name] for name in (MANIFEST, BACKBONE_FILE)}
+        return {name: FileEntry(entry["sha256"], entry["size"]) for name, entry in entries.items()}
+    except (KeyError, TypeError) as error:
+        raise _refused(path, f"its {INDEX} does not make sense") from error
+
+
+def _check_members(
+    members: Mapping[str, zipfile.ZipInfo], wanted: Mapping[str, FileEntry], path: Path
+) -> None:
+    """Exactly the files that are named, each of the size that is named, before any of them is read."""
+    for name in [*members, *wanted]:
+        if name not in members:
+            raise _refused(path, f"it lacks '{name}'")
+        if name not in wanted and name != INDEX:
+            raise _refused(path, f"its member '{_shown(name)}' belongs to no model")
+    for name, entry in wanted.items():
+        if members[name].file_size != entry.size:
+            found = members[name].file_size
+            raise _refused(path, f"'{name}' has {found} bytes in place of {_shown(entry.size)}")
+
+
+def _read(opened: zipfile.ZipFile, member: zipfile.ZipInfo, entry: FileEntry, path: Path) -> bytes:
+    data = opened.read(member)
+    if durable.entry_of(data) != entry:
+        raise _refused(path, f"the checksum of '{member.filename}' differs")
+    return data
+
+
+def _extract(
+    opened: zipfile.ZipFile, member: zipfile.ZipInfo, entry: FileEntry, target: Path, path: Path
+) -> None:
+    digest = hashlib.sha256()
+    target.parent.mkdir(exist_ok=True)
+    with opened.open(member) as source, open(target, "xb") as sink:
+        while piece := source.read(PIECE):
+            digest.update(piece)
+            sink.write(piece)
+        sink.flush()
+        os.fsync(sink.fileno())
+    if digest.hexdigest() != entry.sha256:
+        raise _refused(path, f"the checksum of '{member.filename}' differs")
+
+
+def _check_backbone(folder: Path, manifest: Mapping[str, Any], path: Path) -> None:
+    """What opening the model would refuse is refused now."""
+    with making_sense(ModelDirectory(path)):
+        spec = manifest["backbone"]
+        try:
+            found = tensors_hash(backbone_tensors(spec["name"], folder / BACKBONE_FILE))
+        except EaseError as error:
+            raise _refused(path, f"'{BACKBONE_FILE}' is not valid safetensors") from error
+        if found != spec["weights_hash"]:
+            raise _refused(
+                path, f"its backbone is not the '{_shown(spec['name'])}' that the model was learned on"
+            )
+
+
+@contextlib.contextmanager
+def _becoming(folder: Path) -> Iterator[Path]:
+    """A folder beside that becomes this one when the `with` ends well; otherwise nothing is left."""
+    made = [parent for parent in folder.parents if not parent.exists()]
+    temporary = durable.temporary_beside(folder)
+    try:
+        with durable.explained("write", folder):
+            durable.make_folder(temporary)
+            yield temporary
+            if folder.exists():  # empty, and not everywhere can a folder take its place
+                folder.rmdir()
+            temporary.rename(folder)
+            durable.sync_folder(folder.parent)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        for parent in made:
+            with contextlib.suppress(OSError):
+                parent.rmdir()
+        raise
+
+
+def _shown(name: object) -> str:
+    """A stranger's words, harmless for a terminal."""
+    return repr(str(name)[:80])[1:-1]
+
+
+def _refused(path: Path, why: str) -> EaseError:
+    return EaseError(f"{path} is not unpacked: {why}; get the archive anew from where it was made")

@@ -1,0 +1,1 @@
+"""What to run: studies, and the tables and figures of the paper."""

@@ -1,0 +1,108 @@
+"""One registry for all methods: ours by decorator, others' by the entry-point group `ease.methods`.
+
+A method of another package that cannot be used stands in nobody's way: it is named where methods are listed, and
+refused where it is asked for. Our own names cannot be taken over.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+import re
+from collections.abc import Callable
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from typing import TypeVar, get_args
+
+from ease.errors import EaseError, unknown
+from ease.methods._base import Kind, Learner
+
+L = TypeVar("L", bound=type[Learner])
+_methods: dict[str, type[Learner]] = {}
+_aliases: dict[str, str] = {}
+_faults: dict[str, EaseError] = {}
+
+
+def register(*aliases: str) -> Callable[[L], L]:
+    """Make a learner known by its `name` and by other names people use for it."""
+
+    def add(learner: L) -> L:
+        _check(learner)
+        for name in (learner.name, *aliases):
+            owner = _methods.get(_aliases.get(name, name), learner)
+            if owner is not learner:
+                taken = f"{owner.__module__}.{owner.__qualname__}"
+                raise EaseError(f"the name '{name}' is taken by {taken}: choose another")
+        _methods[learner.name] = learner
+        _aliases.update(dict.fromkeys(aliases, learner.name))
+        return learner
+
+    return add
+
+
+def _check(learner: object) -> None:
+    """Refuse what would fail later, and less clearly."""
+    if not (isinstance(learner, type) and issubclass(learner, Learner)):
+        raise EaseError(f"{learner!r} is no method: it must be a subclass of ease.methods._base.Learner")
+    where = learner.__qualname__
+    for attribute in ("name", "idea"):
+        if not isinstance(getattr(learner, attribute, None), str):
+            raise EaseError(f"{where} has no '{attribute}': give it one, a text")
+    if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", learner.name):
+        raise EaseError(f"{where} is called '{learner.name}': use lower-case words joined by '-'")
+    if learner.kind not in get_args(Kind):
+        raise EaseError(f"{where} is of kind '{learner.kind}': use one of {', '.join(get_args(Kind))}")
+    if inspect.isabstract(learner):
+        raise EaseError(f"{where} lacks {', '.join(sorted(learner.__abstractmethods__))}")
+
+
+@cache
+def _discover() -> None:
+    package = importlib.import_module("ease.methods")
+    for module in pkgutil.iter_modules(package.__path__):
+        importlib.import_module(f"ease.methods.{module.name}")
+    for entry in entry_points(group="ease.methods"):
+        try:
+            _load(entry)
+        except Exception as error:
+            reason = str(error) if isinstance(error, EaseError) else f"{type(error).__name__}: {error}"
+            package_name = entry.dist.name if entry.dist else "unknown"
+            fault = EaseError(f"method '{entry.name}' of package '{package_name}' cannot be used: {reason}")
+            fault.__cause__ = error  # for --debug
+            _faults.setdefault(_key(entry.name), fault)
+
+
+def _load(entry: EntryPoint) -> None:
+    learner = entry.load()
+    register()(learner)
+    if learner.name != entry.name:
+        raise EaseError(f"its name is '{learner.name}': name the entry point so too")
+
+
+def methods() -> dict[str, type[Learner]]:
+    """All methods by name, in alphabetical order."""
+    _discover()
+    return dict(sorted(_methods.items()))
+
+
+def faults() -> dict[str, str]:
+    """Methods of other packages that cannot be used: by name, one line why."""
+    _discover()
+    return {name: str(fault) for name, fault in sorted(_faults.items())}
+
+
+def find_method(name: str) -> type[Learner]:
+    """The method of this name or alias."""
+    known = methods()
+    key = _aliases.get(_key(name), _key(name))
+    ours = key in known and known[key].__module__.startswith("ease.methods.")
+    if key in _faults and not ours:
+        raise _faults[key]
+    if key not in known:
+        raise unknown("method", name, [*known, *_aliases])
+    return known[key]
+
+
+def _key(name: str) -> str:
+    return name.lower().replace("_", "-")

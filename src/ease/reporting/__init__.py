@@ -1,0 +1,1 @@
+"""Records as tables, figures and pages. Nothing is run here."""

@@ -1,0 +1,1 @@
+"""What lasts: files that survive a crash, model directories, archives, narrow number formats."""

@@ -1,0 +1,489 @@
+"""The model directory: generations of a model that grows by adding files and survives any crash."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from ease.errors import EaseError
+from ease.filesystem import entries, is_file, is_folder, is_inside, shown, what_is
+from ease.storage import files as durable
+from ease.storage.files import FileEntry
+from ease.storage.lock import WriterLock
+
+FORMAT = 1
+KINDS = ("subspaces", "prototypes", "learner", "memory", "thumbnails")
+OWNER = "ease.model"
+"""Metadata key by which a tensor file says that it belongs to a model directory, and under which name."""
+
+HISTORY_LIMIT = 64 * 2**20
+"""Bytes that earlier generations may take beyond the files they share with the current one."""
+
+_RESERVED = ("format", "generation", "created", "files", "checksum")
+_NAME = re.compile(r"(?!manifests/)[A-Za-z0-9_][A-Za-z0-9_-]{0,63}/[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
+_PATH = re.compile(
+    r"(?!manifests/)[A-Za-z0-9_][A-Za-z0-9_-]{0,63}/[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}\.safetensors"
+)
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_MANIFEST = re.compile(r"[0-9]{4,12}\.json")
+_TEMPORARY = re.compile(r"\..+\.(json|safetensors)\.tmp-[0-9]+-[0-9a-f]+")
+_LAST = 10**9
+
+
+@dataclass(frozen=True)
+class StoredFile(FileEntry):
+    """Where a logical file of a generation lies, and what it must contain."""
+
+    path: str
+
+
+@dataclass(frozen=True)
+class Generation:
+    """One state of a model: its manifest, and the tensors by logical name that were asked for."""
+
+    manifest: dict[str, Any]
+    files: dict[str, dict[str, Tensor]]
+
+    @property
+    def number(self) -> int:
+        """Counts the commits of the directory, from 1."""
+        return int(self.manifest["generation"])
+
+
+class ModelDirectory:
+    """A folder of safetensors and JSON that holds every generation of one model.
+
+    A tensor file never changes once written. A generation is a manifest that names its files with their
+    checksums; `manifest.json` is the current one and is replaced last, in one step. Reading takes no lock and
+    writes nothing.
+
+    A file that most generations replace, such as a covariance, would make the directory grow without end. So the
+    oldest generations are removed when earlier ones hold more than `history_limit` bytes of their own; the newest
+    earlier generation always stays.
+    """
+
+    def __init__(self, path: Path | str, history_limit: int = HISTORY_LIMIT) -> None:
+        self.path, self.history_limit = Path(path), history_limit
+        self.manifest_path = self.path / "manifest.json"
+        self._lock = WriterLock(self.path)
+        self._recorded: dict[Path, tuple[tuple[int, int, int], dict[str, StoredFile]]] = {}
+
+    # --- reading ----------------------------------------------------------------------------------
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is a current generation."""
+        return is_file(self.manifest_path)
+
+    def generations(self) -> list[int]:
+        """The generations on disk in ascending order, those given up by a rollback included."""
+        folder = self.path / "manifests"
+        if not is_folder(folder):
+            return []
+        numbers = (int(path.stem) for path in entries(folder) if _MANIFEST.fullmatch(path.name))
+        return sorted(number for number in numbers if is_file(self._manifest_file(number)))
+
+    def manifest(self, generation: int | None = None) -> dict[str, Any]:
+        """The checked manifest of a generation (the current one by default)."""
+        return self._read_manifest(generation)[0]
+
+    def load(self, generation: int | None = None, names: Iterable[str] | None = None) -> Generation:
+        """Read a generation, or only the named files of it; whatever was changed since is refused."""
+        manifest, stored = self._read_manifest(generation)
+        wanted = list(stored) if names is None else list(names)
+        for name in wanted:
+            if name not in stored:
+                raise EaseError(
+                    f"the model in {self.path} has no file '{name}' in generation {manifest['generation']}: "
+                    f"known: {', '.join(stored) or 'none'}"
+                )
+        tensors = {
+            name: durable.read_tensors(self._inside(stored[name].path), stored[name]) for name in wanted
+        }
+        return Generation(manifest, tensors)
+
+    def read(self, entry: StoredFile) -> bytes:
+        """The checked content of one file."""
+        return durable.read_checked(self._inside(entry.path), entry)
+
+    def verify(self, generation: int | None = None) -> None:
+        """Check every file of a generation against its manifest."""
+        _, stored = self._read_manifest(generation)
+        for entry in stored.values():
+            self.read(entry)
+
+    def check_free(self) -> None:
+        """Refuse a place where no new model can be made. What a killed first write left there does not count."""
+        if self.exists:
+            raise EaseError(f"{self.path} already holds a model: open it, or choose another folder")
+        if numbers := self.generations():
+            raise EaseError(
+                f"{self.path} holds generations of a model but no manifest.json: go back to one of them "
+                f"(ease rollback {numbers[-1]}), or choose another folder"
+            )
+        what = what_is(self.path)
+        if what != "missing" and (what != "folder" or not all(map(self._is_litter, entries(self.path)))):
+            raise EaseError(f"{self.path} is not empty: choose a new folder for the model")
+        durable.check_folder_place(self.path)
+
+    # --- writing ----------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[None]:
+        """Be the only writer inside the `with`. A second one, in any process, is refused at once."""
+        with self._lock.hold():
+            yield
+
+    def commit(
+        self,
+        manifest_fields: Mapping[str, Any],
+        files: Mapping[str, Mapping[str, Tensor]],
+        keep: Iterable[str] = (),
+    ) -> int:
+        """Write a new generation and make it the current one.
+
+        Args:
+            manifest_fields: what the caller wants to remember beside the files; JSON values.
+            files: all tensors of the generation by logical name, such as "subspaces/0003". A file with that
+                name and content in any generation on disk is used again, not written again.
+            keep: logical names of the current generation that are carried over without being read.
+
+        Returns:
+            The number of the new generation.
+        """
+        clash = [key for key in _RESERVED if key in manifest_fields]
+        if clash:
+            raise ValueError(f"manifest fields {clash} belong to the model directory")
+        # There and back: what JSON cannot hold fails before anything is written.
+        fields = durable.decode_json(durable.encode_json(dict(manifest_fields)), self.manifest_path)
+        for name in files:
+            if not _NAME.fullmatch(name):
+                raise ValueError(f"'{name}' is no model file: name it folder/name, such as subspaces/0003")
+        with self.writing():
+            number, current = self._current()
+            stored = {name: self._kept(name, current) for name in keep}
+            if number:
+                self._mend_copy(number)
+            number = max([number, *self.generations()]) + 1  # a number given up by a rollback stays taken
+            self._sweep(files)
+            recorded, _ = self._all_recorded()
+            written: list[Path] = []
+            raw = b""
+            try:
+                for name in sorted(files):
+                    data = durable.encode_tensors(files[name], {OWNER: name})
+                    known = self._known(name, durable.entry_of(data), recorded)
+                    stored[name] = known or self._add(name, data, number, written)
+                raw = _encode_manifest(number, fields, stored)
+                durable.make_folder(self.path / "manifests")
+                written.append(self._manifest_file(number))
+                durable.write_atomic(written[-1], raw)
+                self._point_at(raw)
+            except BaseException:
+                self._abandon(written, raw)
+                raise
+            with contextlib.suppress(EaseError):  # the generation is safe; the next one tries again
+                self._limit_history(number)
+        return number
+
+    def rollback(self, generation: int) -> None:
+        """Make another generation the current one. Nothing is lost: it can be undone the same way."""
+        self.manifest(generation)  # one that is not there is told before a lock is
+        with self.writing():
+            self.verify(generation)
+            self._sweep(())
+            self._point_at(durable.read_bytes(self._manifest_file(generation), durable.JSON_LIMIT))
+
+    def clear_history(self) -> None:
+        """Remove all generations but the current one, and the files that only they used."""
+        with self.writing():
+            current = self.manifest()["generation"]
+            self._mend_copy(current)
+            for number in self.generations():
+                if number != current:
+                    durable.remove(self._manifest_file(number))
+            folders = self._sweep(()) | {self.path / "manifests"}
+            for folder in filter(Path.is_dir, folders):
+                with durable.explained("clear the history of", self.path):
+                    durable.sync_folder(folder)
+
+    def _limit_history(self, current: int) -> None:
+        """Remove the oldest generations if what only earlier ones need exceeds the limit."""
+        if not self._all_recorded()[1]:  # a manifest that cannot be read may need any file
+            return
+        stored = {path: files for path, (_, files) in self._recorded.items() if path != self.manifest_path}
+        counted = {entry.path for entry in stored.pop(self._manifest_file(current)).values()}
+        taken = 0
+        for position, files in enumerate(stored.values()):  # the newest first
+            own = {entry.path: entry.size for entry in files.values() if entry.path not in counted}
+            counted |= own.keys()
+            taken += sum(own.values())
+            if taken > self.history_limit and position > 0:
+                for old in reversed(list(stored)[position:]):
+                    durable.remove(old)
+                self._sweep(())
+                return
+
+    # --- manifests --------------------------------------------------------------------------------
+
+    def _manifest_file(self, generation: int) -> Path:
+        return self.path / manifest_copy(generation)
+
+    def _read_manifest(self, generation: int | None) -> tuple[dict[str, Any], dict[str, StoredFile]]:
+        path = self.manifest_path if generation is None else self._manifest_file(generation)
+        if not (self.exists if generation is None else generation in self.generations()):
+            known = ", ".join(map(str, self.generations()))
+            if generation is None:
+                hint = (
+                    f"roll back to generation {known}" if known else "check the path, or learn a first task"
+                )
+                raise EaseError(f"there is no model in {shown(self.path)} (no manifest.json): {hint}")
+            raise EaseError(
+                f"the model in {self.path} has no generation {generation}: known: {known or 'none'}"
+            )
+        manifest, stored = decode_manifest(durable.read_bytes(path, durable.JSON_LIMIT), path)
+        if generation is not None and manifest["generation"] != generation:
+            raise durable.damaged(path, f"it holds generation {manifest['generation']}")
+        return manifest, stored
+
+    def _point_at(self, raw: bytes) -> None:
+        """Replace manifest.json; whoever sees this fail may rely on the old one being current."""
+        limit = durable.JSON_LIMIT
+        before = durable.read_bytes(self.manifest_path, limit) if self.exists else None
+        try:
+            durable.write_atomic(self.manifest_path, raw)
+        except BaseException:
+            # The folder's sync comes after the replacement, so a failure may leave the new manifest in place.
+            if before is None:
+                durable.remove(self.manifest_path)
+            elif durable.read_bytes(self.manifest_path, limit) != before:
+                durable.write_atomic(self.manifest_path, before)
+            raise
+
+    def _mend_copy(self, current: int) -> None:
+        """Make sure that the current manifest, just found good, is kept under its number too."""
+        raw = durable.read_bytes(self.manifest_path, durable.JSON_LIMIT)
+        copy = self._manifest_file(current)
+        with contextlib.suppress(EaseError):
+            if durable.read_bytes(copy, durable.JSON_LIMIT) == raw:
+                return
+        durable.make_folder(copy.parent)
+        durable.write_atomic(copy, raw)
+
+    def _abandon(self, written: list[Path], raw: bytes) -> None:
+        """Take back the files of a commit that failed, unless its manifest is current after all."""
+        with contextlib.suppress(EaseError, OSError):
+            if self.exists and durable.read_bytes(self.manifest_path, durable.JSON_LIMIT) == raw:
+                return
+            for path in reversed(written):  # the manifest first: it must never name a file that is gone
+                path.unlink(missing_ok=True)
+            durable.remove_empty({path.parent for path in written})
+
+    def _current(self) -> tuple[int, dict[str, StoredFile]]:
+        if not self.exists:
+            return 0, {}
+        manifest, stored = self._read_manifest(None)
+        return manifest["generation"], stored
+
+    # --- files ------------------------------------------------------------------------------------
+
+    def _inside(self, relative: str) -> Path:
+        """The path of a file of this directory; a link that leads out of it is refused."""
+        path = self.path / relative
+        if not is_inside(path, self.path):
+            raise EaseError(f"{path} leads out of the model directory: remove that link, or restore a backup")
+        return path
+
+    def _kept(self, name: str, current: Mapping[str, StoredFile]) -> StoredFile:
+        if name not in current:
+            raise EaseError(f"the model in {self.path} has no file '{name}' to keep: pass its tensors")
+        entry = current[name]
+        path = self._inside(entry.path)
+        with durable.explained("keep", path):
+            size = path.stat().st_size
+        if size != entry.size:
+            raise durable.damaged(path, f"it has {size} bytes in place of {entry.size}")
+        return entry
+
+    def _known(
+        self, name: str, entry: FileEntry, recorded: Iterable[Mapping[str, StoredFile]]
+    ) -> StoredFile | None:
+        """A file on disk with this name and content."""
+        for stored in recorded:
+            known = stored.get(name)
+            if known and (known.sha256, known.size) == (entry.sha256, entry.size):
+                # A file that was damaged since must not get into a new generation.
+                with contextlib.suppress(EaseError):
+                    durable.read_checked(self._inside(known.path), known)
+                    return known
+        return None
+
+    def _add(self, name: str, data: bytes, number: int, written: list[Path]) -> StoredFile:
+        """Write a file at a path that no generation uses, and list it in `written`."""
+        relative = f"{name}.safetensors"
+        while (self.path / relative).exists() or (self.path / relative).is_symlink():
+            relative = f"{relative.removesuffix('.safetensors')}-g{number:04d}.safetensors"
+        path = self._inside(relative)
+        durable.make_folder(path.parent)
+        written.append(path)
+        durable.write_atomic(path, data)
+        entry = durable.entry_of(data)
+        return StoredFile(entry.sha256, entry.size, relative)
+
+    def _all_recorded(self) -> tuple[list[dict[str, StoredFile]], bool]:
+        """What each manifest on disk records, newest first, and whether all of them could be read."""
+        paths = [self._manifest_file(number) for number in reversed(self.generations())]
+        paths += [self.manifest_path] if self.exists else []
+        seen: dict[Path, tuple[tuple[int, int, int], dict[str, StoredFile]]] = {}
+        for path in paths:
+            with durable.explained("read", path):
+                facts = path.stat()
+            version = (facts.st_ino, facts.st_mtime_ns, facts.st_size)
+            cached = self._recorded.get(path)
+            if cached is None or cached[0] != version:
+                try:
+                    raw = durable.read_bytes(path, durable.JSON_LIMIT)
+                    cached = (version, decode_manifest(raw, path)[1])
+                except EaseError:  # an old one that is damaged must not keep the model from growing
+                    continue
+            seen[path] = cached
+        self._recorded = seen
+        return [stored for _, stored in seen.values()], len(seen) == len(paths)
+
+    def _is_litter(self, path: Path) -> bool:
+        """Whether something in a directory without any generation is what a killed writer left, and nothing else."""
+        if path in (self._lock.path, self._lock.flag) or _is_temporary(path):
+            return True
+        if path.name not in (*KINDS, "manifests") or path.is_symlink() or not is_folder(path):
+            return False
+        return all(_is_temporary(inner) or _is_ours(inner, path.name) for inner in entries(path))
+
+    def _sweep(self, coming: Iterable[str]) -> set[Path]:
+        """Remove what crashed writers left behind, and return the folders where something was.
+
+        Only files that are known to be ours go: people keep other things in the same folder.
+        """
+        litter = durable.sweep(self.path, self.manifest_path.name)
+        litter += durable.sweep(self.path / "manifests")
+        recorded, complete = self._all_recorded()
+        needed = {entry.path for stored in recorded for entry in stored.values()}
+        names = {name for stored in recorded for name in stored} | needed | set(coming)
+        kinds = {name.split("/")[0] for name in names} | set(KINDS)
+        for kind in sorted(kinds):
+            folder = self.path / kind
+            if folder.is_symlink() or not folder.is_dir():
+                continue
+            litter += durable.sweep(folder, "*.safetensors")
+            if not complete:  # a manifest that cannot be read may need any file
+                continue
+            for path in sorted(folder.glob("*.safetensors")):
+                if f"{kind}/{path.name}" not in needed and _is_ours(path, kind):
+                    durable.remove(path)
+                    litter.append(path)
+        return {path.parent for path in litter}
+
+
+def manifest_copy(generation: int) -> str:
+    """Where, in a model directory, the manifest of a generation is kept besides being the current one."""
+    return f"manifests/{generation:04d}.json"
+
+
+def model_directory(path: Path) -> ModelDirectory:
+    """The model directory at a path; a run's folder stands for the model inside it."""
+    for candidate in (path, path / "model"):
+        directory = ModelDirectory(candidate)
+        if directory.exists:
+            return directory
+    raise EaseError(f"{shown(path)} holds no model: it has no manifest.json")
+
+
+def _is_temporary(path: Path) -> bool:
+    return _TEMPORARY.fullmatch(path.name) is not None and path.is_file() and not path.is_symlink()
+
+
+def _is_ours(path: Path, kind: str) -> bool:
+    if path.is_symlink() or not path.is_file():
+        return False
+    try:
+        owner = durable.read_metadata(path).get(OWNER, "")
+    except EaseError:
+        return False
+    return owner.startswith(f"{kind}/") and path.name.startswith(owner.removeprefix(f"{kind}/"))
+
+
+def _encode_manifest(number: int, fields: Mapping[str, Any], stored: Mapping[str, StoredFile]) -> bytes:
+    manifest = {
+        "format": FORMAT,
+        "generation": number,
+        "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        **fields,
+        "files": {
+            name: {"path": entry.path, "sha256": entry.sha256, "size": entry.size}
+            for name, entry in sorted(stored.items())
+        },
+    }
+    raw = _sealed(manifest)
+    if len(raw) > durable.JSON_LIMIT or number > _LAST:
+        raise EaseError(
+            f"generation {number} is too large for one manifest: clear the history, keep less in it"
+        )
+    return raw
+
+
+def _sealed(body: dict[str, Any]) -> bytes:
+    return durable.encode_json({**body, "checksum": durable.entry_of(durable.encode_json(body)).sha256})
+
+
+def decode_manifest(raw: bytes, path: Path) -> tuple[dict[str, Any], dict[str, StoredFile]]:
+    """A manifest and the files it names, by logical name; `path` is for the error."""
+    manifest = _decode_manifest(raw, path)
+    return manifest, _stored_files(manifest, path)
+
+
+def _decode_manifest(raw: bytes, path: Path) -> dict[str, Any]:
+    manifest = durable.decode_json(raw, path)
+    if not isinstance(manifest, dict) or type(manifest.get("format")) is not int:
+        raise durable.damaged(path, "it is not a manifest")
+    # Before the checksum: a later format may compute it in another way.
+    if manifest["format"] > FORMAT:
+        raise EaseError(
+            f"{path} has format {manifest['format']}, this version reads up to {FORMAT}: upgrade ease-cil"
+        )
+    body = {key: value for key, value in manifest.items() if key != "checksum"}
+    try:
+        # Byte for byte, so that not even a repeated key or a different spelling of a number passes.
+        whole = _sealed(body)
+    except ValueError as error:
+        raise durable.damaged(path, "it is not a manifest") from error
+    if whole != raw:
+        raise durable.damaged(path, "its checksum differs")
+    if type(manifest.get("generation")) is not int or not 1 <= manifest["generation"] <= _LAST:
+        raise durable.damaged(path, "it has no generation")
+    return manifest
+
+
+def _stored_files(manifest: dict[str, Any], path: Path) -> dict[str, StoredFile]:
+    """The file table of a manifest. None of it is believed: a stranger can write a right checksum too."""
+    table = manifest.get("files")
+    if not isinstance(table, dict):
+        raise durable.damaged(path, "it names no files")
+    stored = {}
+    for name, entry in table.items():
+        if not _NAME.fullmatch(name) or not isinstance(entry, dict):
+            raise durable.damaged(path, f"its entry '{name}' is no entry")
+        where, sha256, size = entry.get("path"), entry.get("sha256"), entry.get("size")
+        if not isinstance(where, str) or not _PATH.fullmatch(where):
+            raise durable.damaged(path, f"the path of '{name}' is not one inside the model directory")
+        if not isinstance(sha256, str) or not _SHA256.fullmatch(sha256):
+            raise durable.damaged(path, f"the checksum of '{name}' is none")
+        if type(size) is not int or not 0 < size <= durable.TENSORS_LIMIT:
+            raise durable.damaged(path, f"the size of '{name}' is out of bounds")
+        stored[name] = StoredFile(sha256, size, where)
+    return stored

@@ -1,1 +1,0 @@
-"""Studies: a learner on a stream becomes a record, and records become tables, curves and a report."""

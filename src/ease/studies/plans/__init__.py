@@ -1,1 +1,0 @@
-"""Studies as data: which methods, in which settings, on which stream."""

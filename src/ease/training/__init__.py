@@ -1,0 +1,1 @@
+"""What learns: training loops, random numbers, loading of images, features, exemplars."""

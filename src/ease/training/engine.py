@@ -1,0 +1,222 @@
+"""What a learner works with: one backbone, one input pipeline, devices, randomness and the ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ease.backbone import Backbone, Reading, Tuning
+from ease.progress import Progress, Quiet
+from ease.streams import ImageSet
+from ease.streams.transforms import Transforms
+from ease.training.fit import Order, Training, fit, visits
+from ease.training.loading import Loader
+from ease.training.trainings import Finished, Trainings, training_key
+from ease.training.usage import Ledger, Phase
+
+
+class Engine:
+    """Trains tunings and extracts features; knows devices and files so that methods need not.
+
+    Args:
+        backbone: the frozen ViT.
+        transforms: from decoded images to the backbone's input.
+        seed: names every random number of the run.
+        fabric: a launched Lightning Fabric; a single CPU process when None.
+        batch_size: images per batch where no gradient is needed; over all processes.
+        checkpoints: where an unfinished training leaves its last epoch; nowhere when None.
+        trainings: finished trainings that may be taken over, and where new ones are put; none when None.
+        progress: where it is shown.
+        loader: where decoded images are held.
+        compiles: whether trainings are compiled; see `ease.training.hardware`.
+    """
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        transforms: Transforms,
+        *,
+        seed: int = 1993,
+        fabric: Any = None,
+        batch_size: int = 64,
+        checkpoints: Path | None = None,
+        trainings: Trainings | None = None,
+        progress: Progress | None = None,
+        loader: Loader | None = None,
+        compiles: bool = False,
+    ) -> None:
+        if fabric is None:
+            from lightning_fabric import Fabric
+
+            fabric = Fabric(accelerator="cpu", devices=1)
+        self.fabric = fabric
+        self.backbone = backbone.to(fabric.device)
+        self.transforms = transforms
+        self.seed = seed
+        self.batch_size = batch_size
+        self.checkpoints = checkpoints
+        self.trainings = trainings
+        self.progress: Progress = progress or Quiet()
+        self.ledger = Ledger()
+        self.loader = loader or Loader()
+        self.compiles = compiles
+
+    def fit(
+        self,
+        module: nn.Module,
+        loss: Callable[[Any, Tensor], Tensor],
+        images: ImageSet,
+        training: Training,
+        *,
+        task: int,
+        phase: str = "train",
+        order: Order | None = None,
+        hardest: float = 1.0,
+        known_by: Mapping[str, Any] | None = None,
+    ) -> list[float]:
+        """Train `module` (images -> outputs) on these images; see `ease.training.fit`. Mean loss per epoch.
+
+        A training that says what it is `known_by` (as JSON: whatever decides its result besides the module's tensors,
+        the images and the settings of the training itself) can be taken over from a run that did the same.
+        """
+        key = None
+        if self.trainings is not None and known_by is not None and order is None:
+            told = {
+                **self._circumstances(task, phase),
+                **({"hardest": hardest} if hardest < 1 else {}),
+                **known_by,
+            }
+            key = training_key(module, images, training, told)
+            kept = self.trainings.find(key)
+            if kept is not None:
+                module.load_state_dict(kept.tensors)
+                module.to(self.fabric.device).eval()
+                self.ledger.take_over(kept.seconds, visits(len(images), len(kept.losses), hardest))
+                self._note(kept.losses)
+                return kept.losses
+        before = self.ledger.seconds["train"]
+        with self.ledger.timing("train"):
+            losses = fit(
+                self, module, loss, images, training, task=task, phase=phase, order=order, hardest=hardest
+            )
+        self._note(losses)
+        if self.trainings is not None and key is not None:
+            spent = self.ledger.seconds["train"] - before
+            with self.one_writer() as writer:
+                if writer:
+                    self.trainings.keep(key, Finished(module.state_dict(), losses, spent))
+        return losses
+
+    def _circumstances(self, task: int, phase: str) -> dict[str, Any]:
+        return {
+            "backbone": self.backbone.weights_hash,
+            "transforms": self.transforms.id,
+            "precision": str(self.fabric.strategy.precision.precision),
+            "processes": self.fabric.world_size,
+            **({"compiled": True} if self.compiles else {}),
+            "seed": self.seed,
+            "task": task,
+            "phase": phase,
+        }
+
+    def tell(self, line: str) -> None:
+        """Say something that belongs beside the result as well."""
+        self.progress.say(line)
+        self.ledger.notes.append(line)
+
+    def _note(self, losses: list[float]) -> None:
+        if losses:
+            self.ledger.losses.append((losses[0], losses[-1]))
+
+    def features(
+        self,
+        images: ImageSet,
+        tunings: Sequence[Tuning | None],
+        phase: Phase = "prototypes",
+        reading: Reading = "pooled",
+    ) -> Tensor:
+        """Features of all images with the test transform, [S, N, d] on the CPU, in the images' order."""
+        shown = self.progress if len(images) > self.batch_size else Quiet()
+        with self.ledger.timing(phase), shown.bar(phase, len(images)) as advance:
+            mine = np.arange(len(images))[self.fabric.global_rank :: self.fabric.world_size]
+            size = max(1, self.batch_size // self.fabric.world_size)
+            # A process without a share looks at one image for nothing: it must gather the same shapes.
+            asked = mine if len(mine) else np.zeros(1, np.int64)
+            batches = [asked[start : start + size] for start in range(0, len(asked), size)]
+            parts = []
+            for pixels in self.ledger.waiting_for(self._loaded(images, batches, phase)):
+                parts.append(self.features_of_pixels(pixels, tunings, reading).cpu()[:, : len(mine)])
+                advance(len(pixels) * self.fabric.world_size)
+            self.ledger.count(phase, len(images) * len(tunings))
+            return self._gathered(parts, mine, len(images), len(tunings))
+
+    def _loaded(self, images: ImageSet, batches: list[np.ndarray], phase: Phase) -> Iterator[Tensor]:
+        """The test transform's pixels of each batch."""
+        crop, loader = self.transforms.test_crop, self.loader
+
+        def one(position: int) -> Tensor:
+            if phase == "evaluation":
+                return loader.testing(images, position, crop)
+            return crop(loader.training(images, position, keep=False))
+
+        def make(batch: np.ndarray) -> Tensor:
+            return self.transforms.scaled(torch.stack([one(int(i)) for i in batch]))
+
+        return loader.batches(images, batches, make)
+
+    def pixels(self, images: ImageSet) -> Tensor:
+        """All of these images as the backbone reads them, with the test transform, [N, 3, s, s]."""
+        crops = [self.transforms.test_crop(images.image(i)) for i in range(len(images))]
+        return self.transforms.scaled(torch.stack(crops))
+
+    def features_of_pixels(
+        self, pixels: Tensor, tunings: Sequence[Tuning | None], reading: Reading = "pooled"
+    ) -> Tensor:
+        """[N, 3, s, s] -> [S, N, d] in the run's precision, fp32 out."""
+        with self.fabric.autocast():
+            return self.backbone.features(pixels.to(self.fabric.device), tunings, reading)
+
+    def _gathered(self, parts: list[Tensor], mine: np.ndarray, total: int, subspaces: int) -> Tensor:
+        """Every process's share put back in order. Shares are padded to one length; padding is dropped by position."""
+        local = torch.cat(parts, dim=1)
+        world = self.fabric.world_size
+        if world == 1:
+            return local
+        length = -(-total // world)
+        padded = local.new_zeros(subspaces, length, *local.shape[2:])
+        padded[:, : local.shape[1]] = local
+        at = torch.full((length,), -1, dtype=torch.int64)
+        at[: len(mine)] = torch.from_numpy(mine)
+        everyone = self.fabric.all_gather(padded.to(self.fabric.device)).cpu()
+        positions = self.fabric.all_gather(at.to(self.fabric.device)).cpu()
+        out = local.new_empty(subspaces, total, *local.shape[2:])
+        for share, where in zip(everyone, positions, strict=True):
+            real = where >= 0
+            out[:, where[real]] = share[:, real]
+        return out
+
+    @property
+    def is_main(self) -> bool:
+        """True in the one process that writes files and talks."""
+        return bool(self.fabric.global_rank == 0)
+
+    @contextmanager
+    def one_writer(self) -> Iterator[bool]:
+        """True in the process that should write; the others wait until it has, and leave with it if it failed."""
+        failure: Exception | None = None
+        try:
+            yield self.is_main
+        except Exception as error:
+            failure = error
+        if self.fabric.world_size > 1:
+            failures = self.fabric.all_reduce(torch.tensor(float(failure is not None)), reduce_op="sum")
+            if failure is None and float(failures):
+                raise SystemExit(0)  # the process that failed speaks and gives the exit code
+        if failure is not None:
+            raise failure

@@ -1,0 +1,127 @@
+"""The feature store: a frozen subspace never changes, so each (image, subspace) feature is computed once."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import zlib
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ease.storage.files import make_folder, write_atomic
+
+
+@dataclass(frozen=True)
+class Shelf:
+    """Everything besides the image that a feature depends on."""
+
+    transform: str
+    backbone: str
+    tuning: str
+    precision: str
+    reading: str
+
+    @property
+    def name(self) -> str:
+        """Short and safe to use as a folder name."""
+        text = "|".join([self.transform, self.backbone, self.tuning, self.precision, self.reading])
+        return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+@dataclass
+class _Index:
+    """Where each image's feature is: block number and row."""
+
+    where: dict[str, tuple[int, int]] = field(default_factory=dict)
+    blocks: list[np.ndarray] = field(default_factory=list)
+
+
+class FeatureStore:
+    """Features by shelf and image digest: in memory up to a budget, memory-mapped from disk beyond it.
+
+    Features come in whole batches (`put`), each one block, written before it counts as there. What a killed run has
+    computed is found again when the same folder is opened.
+
+    Args:
+        folder: where blocks are kept; memory only when None.
+        memory: bytes of features to hold in memory. Without a folder there is nowhere else to put them.
+        writes: False in the processes of a distributed run that only read what the first one wrote.
+    """
+
+    def __init__(self, folder: Path | None = None, memory: int = 256 * 2**20, writes: bool = True) -> None:
+        self.folder = folder
+        self.memory = memory
+        self.writes = writes
+        self.used = 0
+        self._shelves: dict[str, _Index] = {}
+
+    def get(self, shelf: Shelf, digests: list[str]) -> Tensor | None:
+        """Features [N, d] of these images, or None unless all of them are there."""
+        index = self._index(shelf)
+        try:
+            places = [index.where[d] for d in digests]
+        except KeyError:
+            return None
+        if not places:
+            return None
+        return torch.from_numpy(np.stack([index.blocks[block][row] for block, row in places]))
+
+    def put(self, shelf: Shelf, digests: list[str], features: Tensor) -> None:
+        """Keep features [N, d] of these images."""
+        index = self._index(shelf)
+        rows = features.detach().cpu().float().numpy()
+        if self.folder is not None:
+            path = self.folder / shelf.name / f"{len(index.blocks):06d}.npy"
+            if self.writes:
+                _write_block(path, digests, rows)
+            if self.used + rows.nbytes > self.memory:
+                stored = _read_block(path)
+                rows = rows if stored is None else stored[1]
+        if not isinstance(rows, np.memmap):
+            self.used += rows.nbytes
+        self._add(index, digests, rows)
+
+    @staticmethod
+    def _add(index: _Index, digests: list[str], rows: np.ndarray) -> None:
+        number = len(index.blocks)
+        index.blocks.append(rows)
+        index.where.update({digest: (number, row) for row, digest in enumerate(digests)})
+
+    def _index(self, shelf: Shelf) -> _Index:
+        if shelf.name not in self._shelves:
+            self._shelves[shelf.name] = index = _Index()
+            if self.folder is not None:
+                for path in sorted((self.folder / shelf.name).glob("[0-9]*.npy")):
+                    self._add(index, *(_read_block(path) or ([], np.empty((0, 0), np.float32))))
+        return self._shelves[shelf.name]
+
+
+def _block_type(width: int) -> np.dtype:
+    return np.dtype([("digest", "V16"), ("check", "<u4"), ("feature", "<f4", (width,))])
+
+
+def _write_block(path: Path, digests: list[str], rows: np.ndarray) -> None:
+    block = np.empty(len(rows), _block_type(rows.shape[1]))
+    block["digest"] = [bytes.fromhex(d) for d in digests]
+    block["check"] = [zlib.crc32(row.tobytes()) for row in rows]
+    block["feature"] = rows
+    buffer = io.BytesIO()
+    np.save(buffer, block, allow_pickle=False)
+    make_folder(path.parent)
+    write_atomic(path, buffer.getvalue(), durable=False)
+
+
+def _read_block(path: Path) -> tuple[list[str], np.ndarray] | None:
+    """Digests and memory-mapped features, or None for a damaged block: it will simply be computed again."""
+    try:
+        block = np.load(path, mmap_mode="r", allow_pickle=False)
+        rows = block["feature"]
+        if any(zlib.crc32(row.tobytes()) != check for row, check in zip(rows, block["check"], strict=True)):
+            return None
+    except (OSError, ValueError, IndexError, EOFError):
+        return None
+    return [digest.tobytes().hex() for digest in block["digest"]], rows

@@ -1,0 +1,69 @@
+"""Exactly minimal work: how many passes each method makes, as docs/performance.md says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ease.experiments.predictor import Evaluator
+from ease.methods import find_method, methods
+from ease.streams import Stream
+from ease.training.engine import Engine
+from ease.training.memory import Memory
+
+B, N, M, E = 3, 24, 16, 2
+"""Tasks, training and test images per task, epochs."""
+TRIANGLE = B * (B + 1) // 2
+
+Passes = tuple[int | None, int | None, int]
+"""Of training, of prototypes, of evaluation; None where exemplars come on top."""
+
+FIRST_SESSION: Passes = (E * N, 2 * N * B, 2 * M * B)
+FINE_TUNED: Passes = (E * N * B, 0, M * TRIANGLE)
+PROMPTED: Passes = (E * N * B, 0, 2 * M * TRIANGLE)
+EXPECTED: dict[str, Passes] = {
+    "ease": (E * N * B, N * TRIANGLE, M * B**2),
+    "ease ptm": (E * N * B, N * TRIANGLE + N * B, M * B**2 + M * B),
+    "ease head": (E * N * B, N * TRIANGLE + N * B, M * B**2),
+    "ease hardest": ((N + N // 2) * B, N * TRIANGLE, M * B**2),
+    "ease ptm head": (E * N * B, N * TRIANGLE + N * B, M * B**2 + M * B),
+    "upper-bound": (E * N * B, None, M * B**2),
+    **dict.fromkeys(("simplecil", "fecam", "layup", "strata"), (0, N * B, M * B)),
+    **dict.fromkeys(("layup first", "strata first"), (E * N, N * B, M * B)),
+    "ranpac": (E * N, N * B, M * B),
+    **{f"adam-{kind}": FIRST_SESSION for kind in ("adapter", "finetune", "ssf", "vpt-deep", "vpt-shallow")},
+    **dict.fromkeys(("finetune", "finetune-adapter", "lwf"), FINE_TUNED),
+    "sdc": (E * N * B, N * (2 * B - 1), M * TRIANGLE),
+    **dict.fromkeys(("l2p", "dualprompt", "coda-prompt"), PROMPTED),
+    "joint": (E * N * TRIANGLE, 0, M * TRIANGLE),
+    **dict.fromkeys(("icarl", "foster"), (None, None, M * TRIANGLE)),
+    **dict.fromkeys(("der", "memo"), (None, N * TRIANGLE, M * B**2)),
+}
+
+
+@pytest.mark.parametrize("case", EXPECTED)
+def test_passes_are_those_of_the_formulas(case: str, engine: Engine, stream: Stream) -> None:
+    name, *extras = case.split()
+    method = find_method(name)
+    wanted: dict[str, Any] = {"epochs": E, "lr": 0.01, "batch_size": 12, "rank": 4, "projection": 64}
+    wanted |= {"ptm": "ptm" in extras, "head": "means" if "head" in extras else "random"}
+    wanted |= {"adapt": "first"} if "first" in extras else {}
+    wanted |= {"hardest": 0.5 if "hardest" in extras else 1.0}
+    settings = {key: value for key, value in wanted.items() if key in method.Settings.model_fields}
+    learner, evaluator = method(engine, method.Settings.model_validate(settings)), Evaluator()
+    memory = Memory(3, seed=engine.seed) if learner.kind == "exemplar-based" else None
+    tests = [task.test for task in stream.tasks]
+    for task in stream.tasks:
+        assert (len(task.train), len(task.test)) == (N, M)
+        learner.learn(task, memory)
+        evaluator.logits(learner, tests[: task.index + 1])
+    trained, prototypes, evaluated = EXPECTED[case]
+    made = engine.ledger.passes
+    assert trained is None or made["train"] == trained
+    assert prototypes is None or made["prototypes"] == prototypes
+    assert evaluator.computed == evaluated
+
+
+def test_every_method_has_its_formula() -> None:
+    assert {case.partition(" ")[0] for case in EXPECTED} == {*methods()}

@@ -1,0 +1,94 @@
+"""The feature store: computed once, kept within its budget, found again, never trusted when damaged."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from ease.experiments.predictor import Evaluator
+from ease.methods.ease.method import Ease, EaseSettings
+from ease.streams import Stream
+from ease.training.engine import Engine
+from ease.training.features import FeatureStore, Shelf
+
+SHELF = Shelf("transform", "backbone", "tuning", "32-true", "pooled")
+
+
+def digests(count: int, start: int = 0) -> list[str]:
+    return [f"{i:032x}" for i in range(start, start + count)]
+
+
+@pytest.mark.parametrize("memory", [0, 10**6])
+def test_features_come_back_bit_for_bit_also_from_disk(memory: int, tmp_path: Path) -> None:
+    features = torch.randn(7, 4)
+    for store in (FeatureStore(None, memory), FeatureStore(tmp_path, memory)):
+        assert store.get(SHELF, digests(7)) is None
+        store.put(SHELF, digests(7), features)
+        store.put(SHELF, digests(2, start=100), features[:2] + 1)
+        found = store.get(SHELF, digests(7)[::-1])
+        assert found is not None
+        assert torch.equal(found, features.flip(0))
+        assert store.get(SHELF, [*digests(7), "ff" * 16]) is None
+        if store.folder is not None:
+            assert store.used <= memory
+    again = FeatureStore(tmp_path, memory).get(SHELF, digests(2, start=100))
+    assert again is not None
+    assert torch.equal(again, features[:2] + 1)
+
+
+@pytest.mark.parametrize("field", ["transform", "backbone", "tuning", "precision", "reading"])
+def test_whatever_a_feature_depends_on_names_another_shelf(field: str, tmp_path: Path) -> None:
+    from dataclasses import replace
+
+    store = FeatureStore(tmp_path)
+    store.put(SHELF, digests(2), torch.zeros(2, 3))
+    assert store.get(replace(SHELF, **{field: "other"}), digests(2)) is None
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped", "empty", "text"])
+def test_a_damaged_block_is_computed_again_not_believed(damage: str, tmp_path: Path) -> None:
+    FeatureStore(tmp_path).put(SHELF, digests(3), torch.randn(3, 4))
+    block = next(tmp_path.rglob("*.npy"))
+    whole = block.read_bytes()
+    flipped = whole[:-1] + bytes([whole[-1] ^ 1])
+    block.write_bytes({"cut": whole[:-5], "flipped": flipped, "empty": b"", "text": b"text"}[damage])
+    store = FeatureStore(tmp_path)
+    assert store.get(SHELF, digests(3)) is None
+    store.put(SHELF, digests(3), torch.ones(3, 4))
+    for opened in (store, FeatureStore(tmp_path)):
+        found = opened.get(SHELF, digests(3))
+        assert found is not None
+        assert torch.equal(found, torch.ones(3, 4))
+
+
+def test_each_test_image_passes_each_frozen_subspace_once(engine: Engine, stream: Stream) -> None:
+    made: list[int] = []
+    features = engine.backbone.features
+
+    def counting(images: torch.Tensor, tunings: list[object], reading: str = "pooled") -> torch.Tensor:
+        made.append(len(images) * len(tunings))
+        return features(images, tunings, reading)  # type: ignore[arg-type]
+
+    learner = Ease(engine, EaseSettings(epochs=1, rank=2, batch_size=12))
+    evaluator = Evaluator()
+    for number, task in enumerate(stream.tasks, start=1):
+        learner.learn(task)
+        engine.backbone.features = counting  # type: ignore[method-assign]
+        evaluator.logits(learner, [t.test for t in stream.tasks[:number]])
+        engine.backbone.features = features  # type: ignore[method-assign]
+    per_task = len(stream.tasks[0].test)
+    assert sum(made) == evaluator.computed == per_task * 3**2
+
+
+def test_stored_and_fresh_logits_are_equal(engine: Engine, stream: Stream) -> None:
+    learner = Ease(engine, EaseSettings(epochs=1, rank=2, batch_size=12))
+    learner.learn(stream.tasks[0])
+    evaluator = Evaluator()
+    first = evaluator.logits(learner, [stream.tasks[0].test])
+    made = evaluator.computed
+    assert torch.equal(evaluator.logits(learner, [stream.tasks[0].test]), first)
+    assert evaluator.computed == made
+    assert np.isfinite(first.numpy()).all()
