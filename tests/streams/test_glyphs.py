@@ -10,7 +10,7 @@ from PIL import Image, ImageChops, ImageFilter
 
 from ease.errors import EaseError
 from ease.streams import Dataset, load_dataset, make_stream
-from ease.streams.datasets import glyphs
+from ease.streams.datasets.glyphs import dataset as glyphs
 from ease.streams.datasets.glyphs.characters import CHARACTERS, TEST_FONTS, TRAIN_FONTS, Character, font_file
 from ease.streams.datasets.glyphs.rendering import Look, glyph, print_character
 
