@@ -23,7 +23,7 @@ from matplotlib.figure import Figure
 
 from ease.config import RunConfig, resolve, validated
 from ease.experiments.metrics import score_stage
-from ease.experiments.predictor import Evaluator
+from ease.experiments.predictor import Predictor
 from ease.experiments.run import Folder, make_tasks, resume_run, start_run
 from ease.methods import open_model, restore_learner
 from ease.methods.ease.method import Ease
@@ -32,6 +32,7 @@ from ease.reporting.figures import save
 from ease.storage.files import make_folder, read_json, write_atomic, write_json
 from ease.storage.model_directory import ModelDirectory
 from ease.streams import ImageSet
+from ease.training.features import FeatureStore
 
 BUDGETS = (1, 2, 3, 4, 5, 7, 10, 15)
 REPEATS = 7
@@ -72,15 +73,14 @@ def accuracies(args: argparse.Namespace) -> tuple[dict[int, list[float]], Ease, 
     stream, _ = make_tasks(config)
     directory = ModelDirectory(Folder(args.run).model)
     learner, _ = open_model(directory.path, config.weights)
-    evaluator, found = Evaluator(), {}
+    store, found = FeatureStore(), {}
     for stage in range(1, len(stream) + 1):
         learner, _ = restore_learner(directory, learner.engine, number=stage)
         assert isinstance(learner, Ease)
         tests = [task.test for task in stream.tasks[:stage]]
         labels = np.concatenate([test.labels for test in tests])
         for budget in [*(b for b in BUDGETS if b < len(stream)), len(stream)]:
-            learner.within(min(budget, stage))
-            logits = evaluator.logits(learner, tests)
+            logits = Predictor(learner, store, min(budget, stage)).logits(tests)
             scored = score_stage(logits.numpy(), labels, learner.task_sizes).accuracy
             found.setdefault(budget, []).append(scored)
     assert isinstance(learner, Ease)

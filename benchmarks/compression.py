@@ -29,7 +29,7 @@ import torch
 from ease.app.compact import Compaction, Size, compacted, size_of
 from ease.config import RunConfig, resolve, validated
 from ease.experiments.metrics import score_stage
-from ease.experiments.predictor import Evaluator
+from ease.experiments.predictor import Predictor
 from ease.experiments.run import Folder, make_tasks, start_run
 from ease.methods import Compactable, Learner, open_model
 from ease.methods.ease.compaction import most_alike, regroup
@@ -110,20 +110,19 @@ def measure(run: Path, store: FeatureStore, limit_test: int | None) -> dict[str,
         raise SystemExit(
             f"{run} is a run of {learner.name}, which cannot be compacted: give one of ease or strata"
         )
-    evaluator = Evaluator(store)
     found = {}
     for name, way in ways(learner):
         other = way(learner)
-        found[name] = size_of(other, accuracy=accuracy(evaluator, other, stream))
+        found[name] = size_of(other, accuracy=accuracy(Predictor(other, store), stream))
         print(f"{run}: {name}: {found[name].accuracy:.2f} %", flush=True)
     return found
 
 
-def accuracy(evaluator: Evaluator, learner: Learner, stream: Stream) -> float:
+def accuracy(predictor: Predictor, stream: Stream) -> float:
     """Percent of all test images."""
-    logits = evaluator.logits(learner, [task.test for task in stream.tasks])
+    logits = predictor.logits([task.test for task in stream.tasks])
     labels = np.concatenate([task.test.labels for task in stream.tasks])
-    return score_stage(logits.numpy(), labels, learner.task_sizes).accuracy
+    return score_stage(logits.numpy(), labels, predictor.learner.task_sizes).accuracy
 
 
 def table(runs: list[dict[str, Size]]) -> str:

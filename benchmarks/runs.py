@@ -13,7 +13,7 @@ from torch import Tensor
 from benchmarks.cases import World, as_ours
 from benchmarks.clock import timed
 from ease.backbone import Tuning
-from ease.experiments.predictor import Evaluator
+from ease.experiments.predictor import Predictor
 from ease.methods import class_fields, save_model
 from ease.methods._tuned_head import TunedHead
 from ease.methods.ease.method import Ease
@@ -67,7 +67,7 @@ class OurRun:
         self.learner = (Ease if given is None else Taught)(self.engine, world.settings)
         if isinstance(self.learner, Taught):
             self.learner.given = given or ()
-        self.evaluator = Evaluator(FeatureStore(folder / "features", feature_memory * 2**20))
+        self.predictor = Predictor(self.learner, FeatureStore(folder / "features", feature_memory * 2**20))
         self.model = ModelDirectory(folder / "model")
 
     def stage(self, task: Task, evaluate: bool = True) -> Stage:
@@ -91,7 +91,7 @@ class OurRun:
 
     def evaluate(self, task: Task) -> Tensor:
         """Logits of all test images of this task and those before."""
-        return self.evaluator.logits(self.learner, [t.test for t in self.tasks[: task.index + 1]])
+        return self.predictor.logits([t.test for t in self.tasks[: task.index + 1]])
 
 
 class NaiveRun:

@@ -32,7 +32,7 @@ import torch
 from ease.backbone.zoo import load_backbone
 from ease.errors import EaseError
 from ease.experiments.metrics import score_stage
-from ease.experiments.predictor import Evaluator
+from ease.experiments.predictor import Predictor
 from ease.methods import find_method
 from ease.storage.files import make_folder, write_atomic, write_json
 from ease.streams import Dataset
@@ -40,6 +40,7 @@ from ease.streams.datasets import load_dataset
 from ease.streams.protocol import class_order, make_stream
 from ease.streams.transforms import Transforms
 from ease.training.engine import Engine
+from ease.training.features import FeatureStore
 from ease.training.memory import Memory
 
 
@@ -295,13 +296,13 @@ def score(place: Place, method: str, settings: dict[str, Any], seed: int) -> dic
     engine = Engine(backbone, Transforms(backbone.pixels, data.augmentation), seed=seed)
     learner = learner_type(engine, learner_type.Settings.model_validate(settings))
     memory = Memory(EXEMPLARS, "herding", seed) if learner.kind == "exemplar-based" else None
-    evaluator, accuracy, start = Evaluator(), [], time.perf_counter()
+    predictor, accuracy, start = Predictor(learner, FeatureStore()), [], time.perf_counter()
     stream = make_stream(data, place.protocol)
     try:
         for task in stream.tasks:
             learner.learn(task, memory)
             seen = stream.tasks[: task.index + 1]
-            logits = evaluator.logits(learner, [t.test for t in seen])
+            logits = predictor.logits([t.test for t in seen])
             labels = np.concatenate([t.test.labels for t in seen])
             accuracy.append(score_stage(logits.numpy(), labels, learner.task_sizes).accuracy)
     except EaseError as error:  # it diverged: as bad as can be

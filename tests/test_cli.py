@@ -152,7 +152,7 @@ def test_a_study_by_command_goes_on_where_it_stopped(tmp_path: Path) -> None:
     assert "SimpleCIL" in first.stdout
     assert [record["seed"] for record in json.loads(again.stdout)] == [1, 2]
     assert len(list((tmp_path / "out" / "cells").iterdir())) == 2
-    assert "no seed" in refused(ease(*words, "--seeds", "one"))
+    assert "is not a seed" in refused(ease(*words, "--seeds", "one"))
 
 
 def test_exhibits_by_command(tmp_path: Path) -> None:

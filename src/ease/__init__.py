@@ -1,25 +1,62 @@
-"""Class-incremental learning with a frozen ViT: one light adapter per task, no old image kept."""
+"""Class-incremental learning with a frozen ViT: image classifiers that learn new classes without the old images.
+
+The names below are the public API; each is loaded when it is first used, so that `import ease` does not import torch.
+"""
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ease.app.classifier import Classifier, Forgotten, Learned, Prediction
+    from ease.api import create_method, list_datasets, list_methods, load_stream, run
+    from ease.app.classifier import Classifier, Forgotten, Learned
     from ease.app.estimator import EaseClassifier
+    from ease.app.prediction import Prediction
+    from ease.backbone.zoo import load_backbone
+    from ease.experiments.predictor import Predictor
 
-__all__ = ["Classifier", "EaseClassifier", "Forgotten", "Learned", "Prediction", "__version__"]
-__version__ = "0.1.0"
+__all__ = [
+    "Classifier",
+    "EaseClassifier",
+    "Forgotten",
+    "Learned",
+    "Prediction",
+    "Predictor",
+    "__version__",
+    "create_method",
+    "list_datasets",
+    "list_methods",
+    "load_backbone",
+    "load_stream",
+    "run",
+]
+__version__ = "0.2.0"
+
+_MODULES = {
+    "Classifier": "ease.app.classifier",
+    "EaseClassifier": "ease.app.estimator",
+    "Forgotten": "ease.app.classifier",
+    "Learned": "ease.app.classifier",
+    "Prediction": "ease.app.prediction",
+    "Predictor": "ease.experiments.predictor",
+    "create_method": "ease.api",
+    "list_datasets": "ease.api",
+    "list_methods": "ease.api",
+    "load_backbone": "ease.backbone.zoo",
+    "load_stream": "ease.api",
+    "run": "ease.api",
+}
 
 
 def __getattr__(name: str) -> Any:
-    """The classifier is loaded when it is asked for: it brings torch, which takes seconds."""
-    if name == "EaseClassifier":
-        from ease.app.estimator import EaseClassifier
+    """Load a name of the public API (PEP 562)."""
+    if name not in _MODULES:
+        raise AttributeError(f"module 'ease' has no attribute '{name}'")
+    value = getattr(import_module(_MODULES[name]), name)
+    globals()[name] = value
+    return value
 
-        return EaseClassifier
-    if name in ("Classifier", "Forgotten", "Learned", "Prediction"):
-        from ease.app import classifier
 
-        return getattr(classifier, name)
-    raise AttributeError(f"module 'ease' has no attribute '{name}'")
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

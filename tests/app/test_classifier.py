@@ -199,7 +199,7 @@ def test_a_model_is_on_disk_once_it_has_learned_and_not_before(
     classifier = Classifier.create(path, method=method, write=False, **QUICK)
     assert (classifier.classes, classifier.generations()) == ([], [])
     with monkeypatch.context() as patch:
-        patch.setattr(Classifier, "_learned", lambda *_: (_ for _ in ()).throw(accident))
+        patch.setattr(Classifier, "_conclude", lambda *_: (_ for _ in ()).throw(accident))
         with pytest.raises(accident if isinstance(accident, type) else type(accident)):
             classifier.learn(digits("0", "1", count=6))
     assert not path.parent.exists()
@@ -213,7 +213,7 @@ def test_a_killed_first_learning_leaves_nothing(tmp_path: Path, digits: Digits) 
     if child == 0:
         try:
             classifier = Classifier.create(tmp_path / "model", write=False, **QUICK)
-            classifier._learned = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[method-assign]
+            classifier._conclude = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[method-assign]
             classifier.learn(digits("0", "1", count=6))
         finally:
             os._exit(1)
@@ -263,10 +263,10 @@ def test_no_image_is_kept(grown: Classifier, digits: Digits) -> None:
         ({"backbone": "resnet50"}, "resnet50"),
         ({"settings": {"lajers": 1}}, "did you mean 'layers'"),
         ({"settings": {"alpha": 1}}, "unknown setting of method 'strata' 'alpha'"),
-        ({"settings": {"method": "ease"}}, "choose it with --method"),
+        ({"settings": {"method": "ease"}}, "choose the method with --method"),
         ({"settings": {"layers": 0}}, "layers"),
         ({"method": "starta"}, "did you mean 'strata'"),
-        ({"method": "icarl"}, "keeps old images"),
+        ({"method": "icarl"}, "exemplar-free method"),
     ],
 )
 def test_wrong_choices_write_nothing(tmp_path: Path, wrong: dict[str, object], says: str) -> None:
@@ -311,25 +311,26 @@ def test_pictures_are_kept_only_when_asked_for_and_go_with_their_class(
     assert [p.name for p in (classifier.path / "thumbnails").glob("*.safetensors")] == ["0002.safetensors"]
 
 
-def test_a_hurry_is_for_predictions_and_leaves_no_trace(
+def test_a_budget_is_for_predictions_and_changes_nothing_else(
     grown_ease: Classifier, tmp_path: Path, digits: Digits
 ) -> None:
     grown = grown_ease
     shutil.copytree(grown.path, tmp_path / "twin")
-    calm, hurried = Classifier.open(grown.path), Classifier.open(tmp_path / "twin", budget=1)
+    exact_model, limited = Classifier.open(grown.path), Classifier.open(tmp_path / "twin", budget=1)
     images = digits("0", "5", count=6, skip=20)
     several = [image for each in images.values() for image in each]
-    exact = calm.logits(several)
-    assert not torch.equal(hurried.logits(several), exact)
+    exact = exact_model.logits(several)
+    assert not torch.equal(limited.logits(several), exact)
     assert torch.equal(Classifier.open(grown.path, budget=2).logits(several), exact)
-    for classifier in (calm, hurried):
+    for classifier in (exact_model, limited):
         classifier.learn(digits("8", "9", count=12))
-    assert learner_of(hurried).passes_per_image() == 1
-    assert torch.equal(Classifier.open(hurried.path).logits(several), calm.logits(several))
-    first, second = (ModelDirectory(c.path).manifest() for c in (calm, hurried))
+    assert limited.predictor.budget == 1
+    assert not torch.equal(limited.logits(several), exact_model.logits(several))
+    assert torch.equal(Classifier.open(limited.path).logits(several), exact_model.logits(several))
+    first, second = (ModelDirectory(c.path).manifest() for c in (exact_model, limited))
     for part in ("calibration", "passes_per_image", "settings", "classes"):
         assert first[part] == second[part]
-    assert hurried.renewed().logits(several).shape == (12, 10)
+    assert limited.reopened().logits(several).shape == (12, 10)
     with pytest.raises(EaseError, match="budget of 0"):
         Classifier.open(grown.path, budget=0)
 

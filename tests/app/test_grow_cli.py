@@ -23,34 +23,34 @@ def test_the_story_of_a_model(ease, digits: Digits, tmp_path: Path) -> None:  # 
     model = tmp_path / "model"
     first = ease("learn", march, "--model", model, "--method", "ease", *QUICK)
     assert first.code == 0, first.err
-    assert "learned 5 new classes from 55 images: 5 classes now" in first.out
-    assert "of 5 held-out images" in first.out
+    assert "learned 5 new classes from 55 images; the model has 5 classes" in first.out
+    assert "% of 5 held-out images of the new classes" in first.out
     told = json.loads(ease("learn", april, "--model", model, "--json").out)
     assert told["classes"] == ["5", "6", "7"]
 
     answer = json.loads(ease("predict", test / "5" / "000.png", test / "6", "--model", model, "--json").out)
     assert answer["generation"] == told["generation"]
-    hurried = ease("predict", test / "6", "--model", model, "--budget", "1", "--json")
-    assert json.loads(hurried.out)["predictions"] != answer["predictions"][1:]
+    limited = ease("predict", test / "6", "--model", model, "--budget", "1", "--json")
+    assert json.loads(limited.out)["predictions"] != answer["predictions"][1:]
     exact = ease("predict", test / "6", "--model", model, "--budget", "2", "--json")
     assert json.loads(exact.out)["predictions"] == answer["predictions"][1:]
-    told_of = ease("info", model).out
-    assert "task 2: 5, 6, 7" in told_of
-    assert f"{told['date'][:10]}: 3 classes, 33 images; " in told_of
-    assert "of 3 held-out images right on that day" in told_of
+    shown = ease("info", model).out
+    assert "task 2: 5, 6, 7" in shown
+    assert f"{told['date'][:10]}: 3 classes, 33 images; " in shown
+    assert "of 3 held-out images recognised then" in shown
     assert len(answer["predictions"]) == 7
-    assert len(answer["predictions"][0]["names"]) == 5
+    assert len(answer["predictions"][0]["classes"]) == 5
     rows = list(
         csv.DictReader(io.StringIO(ease("predict", test / "6", "--model", model, "--csv", "--top", 2).out))
     )
     assert len(rows) == 12
-    assert rows[0]["class"] == answer["predictions"][1]["names"][0]
+    assert rows[0]["class"] == answer["predictions"][1]["classes"][0]["name"]
 
     out = tmp_path / "scores"
     scored = ease("eval", "--model", model, test, "--out", out)
     assert scored.code == 0, scored.err
     assert "% of 18 images, 8 classes" in scored.out
-    assert "unknown classes (8)" in scored.out
+    assert "images of unknown classes (8)" in scored.out
     page = (out / "evaluation.html").read_text()
     assert "data:image/jpeg" in page
     table = list(csv.reader((out / "confusion.csv").read_text().splitlines()))
@@ -60,7 +60,7 @@ def test_the_story_of_a_model(ease, digits: Digits, tmp_path: Path) -> None:  # 
     assert found["accuracy"] == pytest.approx(100 * right / 18)
     assert 0 <= found["auroc"] <= 1
 
-    assert "'0' is called 'zero' now" in ease("rename", "0", "zero", "--model", model).out
+    assert "renamed '0' to 'zero'" in ease("rename", "0", "zero", "--model", model).out
     assert "forgot 'zero'" in ease("forget", "zero", "--model", model).out
     assert "zero" not in ease("info", model).out
     listed = ease("rollback", "--model", model).out
@@ -73,7 +73,7 @@ def test_extending_and_rolling_back(ease, digits: Digits, tmp_path: Path) -> Non
     assert ease("learn", folder, "--model", model, *QUICK).code == 0
     assert "is known already" in refused(ease("learn", folder, "--model", model))
     more = ease("learn", folder, "--model", model, "--extend")
-    assert "more of 2 known ones" in more.out
+    assert "learned more of 2 known classes from 12 images; the model has 2 classes" in more.out
     lines = ease("rollback", "--model", model).out.splitlines()
     assert [line[0] for line in lines] == [" ", "*"]
     assert "is at generation 1: 2 classes" in ease("rollback", "--model", model, 1).out
@@ -102,13 +102,13 @@ def test_wrong_inputs_are_one_line_and_write_nothing(ease, digits: Digits, tmp_p
     skipped = ease("learn", folder, "--model", model, "--unreadable", "skip", *QUICK)
     assert skipped.code == 0
     assert "bad.jpg" in skipped.out
-    assert "--backbone is chosen when a model is made" in refused(
+    assert "--backbone is an option for a new model" in refused(
         ease("learn", folder, "--model", model, "--backbone", "ease-vit")
     )
     assert "no model in" in refused(ease("predict", folder / "0", "--model", tmp_path / "none"))
     assert "bad.jpg" in refused(ease("predict", folder / "1" / "bad.jpg", "--model", model))
     assert "does not exist" in refused(ease("predict", tmp_path / "no.png", "--model", model))
-    assert "give a folder" in refused(ease("eval", "--model", model))
+    assert "give a folder of photos" in refused(ease("eval", "--model", model))
     other = write_folder(tmp_path / "other", digits("8", count=2))
     assert "is a class of the model" in refused(ease("eval", "--model", model, other))
     assert "unknown class 'zero'" in refused(ease("forget", "zero", "--model", model))

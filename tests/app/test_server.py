@@ -21,7 +21,6 @@ import threading
 import time
 import zipfile
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -769,7 +768,7 @@ def test_the_limits_are_documented_as_they_are() -> None:
         name: float(value.replace(",", ""))
         for name, value in re.findall(r"^\| `(\w+)` \| ([\d,.]+) \|", text, re.M)
     }
-    assert told == {name: float(value) for name, value in asdict(Limits()).items()}
+    assert told == {name: float(value) for name, value in Limits().model_dump().items()}
     image = ImageLimits()
     for value in (image.side, image.pixels, image.aspect, image.scans, WHOLE_PIXELS):
         assert f"{value:,} " in text

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from ease.experiments.predictor import Evaluator
+from ease.experiments.predictor import Predictor
 from ease.methods import find_method, methods
 from ease.streams import Stream
 from ease.training.engine import Engine
+from ease.training.features import FeatureStore
 from ease.training.memory import Memory
 
 B, N, M, E = 3, 24, 16, 2
@@ -51,18 +52,19 @@ def test_passes_are_those_of_the_formulas(case: str, engine: Engine, stream: Str
     wanted |= {"adapt": "first"} if "first" in extras else {}
     wanted |= {"hardest": 0.5 if "hardest" in extras else 1.0}
     settings = {key: value for key, value in wanted.items() if key in method.Settings.model_fields}
-    learner, evaluator = method(engine, method.Settings.model_validate(settings)), Evaluator()
+    learner = method(engine, method.Settings.model_validate(settings))
+    predictor = Predictor(learner, FeatureStore())
     memory = Memory(3, seed=engine.seed) if learner.kind == "exemplar-based" else None
     tests = [task.test for task in stream.tasks]
     for task in stream.tasks:
         assert (len(task.train), len(task.test)) == (N, M)
         learner.learn(task, memory)
-        evaluator.logits(learner, tests[: task.index + 1])
+        predictor.logits(tests[: task.index + 1])
     trained, prototypes, evaluated = EXPECTED[case]
     made = engine.ledger.passes
     assert trained is None or made["train"] == trained
     assert prototypes is None or made["prototypes"] == prototypes
-    assert evaluator.computed == evaluated
+    assert predictor.computed == evaluated
 
 
 def test_every_method_has_its_formula() -> None:

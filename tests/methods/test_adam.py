@@ -8,11 +8,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from ease.experiments.predictor import Evaluator
+from ease.experiments.predictor import Predictor
 from ease.methods import find_method
 from ease.methods.adam import Adam
 from ease.streams import Stream
 from ease.training.engine import Engine
+from ease.training.features import FeatureStore
 
 VARIANTS = {
     "adam-finetune": "full",
@@ -72,18 +73,19 @@ def test_logits_are_one_cosine_over_ptm_and_tuned_side_by_side(
     )
     found = merged(stream.tasks[1].test)
     expected = F.cosine_similarity(found[:, None], prototypes[None], dim=-1)
-    ours = Evaluator().logits(learner, [stream.tasks[1].test])
+    ours = Predictor(learner).logits(stream.tasks[1].test)
     assert torch.allclose(ours, expected, atol=1e-5)
     ptm, tuned = engine.features(stream.tasks[1].test, tunings)
     assert not torch.allclose(ptm, tuned, atol=1e-3), "tuning has moved the copy"
 
 
 def test_features_of_both_subspaces_keep(engine: Engine, stream: Stream) -> None:
-    learner, evaluator = make("adam-adapter", engine), Evaluator()
+    learner = make("adam-adapter", engine)
+    predictor = Predictor(learner, FeatureStore())
     for task in stream.tasks:
         learner.learn(task)
-        evaluator.logits(learner, [t.test for t in stream.tasks[: task.index + 1]])
-    assert evaluator.computed == 2 * sum(len(task.test) for task in stream.tasks)
+        predictor.logits([t.test for t in stream.tasks[: task.index + 1]])
+    assert predictor.computed == 2 * sum(len(task.test) for task in stream.tasks)
 
 
 def test_the_journal_calls_it_aper() -> None:

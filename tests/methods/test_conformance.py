@@ -12,7 +12,7 @@ import torch
 
 from ease.backbone import Backbone, tensors_hash
 from ease.errors import EaseError
-from ease.experiments.predictor import Evaluator
+from ease.experiments.predictor import Predictor
 from ease.methods import Learner, class_fields, methods, restore_learner, save_model
 from ease.storage.model_directory import ModelDirectory
 from ease.streams import Dataset, ImageSet, Stream
@@ -58,7 +58,7 @@ def learn(name: str, engine: Engine, stream: Stream) -> tuple[Learner, Memory | 
 
 
 def logits(learner: Learner, images: ImageSet) -> torch.Tensor:
-    return Evaluator().logits(learner, [images])
+    return Predictor(learner).logits(images)
 
 
 def test_images(stream: Stream) -> ImageSet:

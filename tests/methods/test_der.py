@@ -7,11 +7,12 @@ from typing import Any
 import torch
 
 from ease.backbone import tensors_hash
-from ease.experiments.predictor import Evaluator
+from ease.experiments.predictor import Predictor
 from ease.heads.widening import WideningLinear, side_by_side
 from ease.methods.der import Der, DerSettings
 from ease.streams import Stream
 from ease.training.engine import Engine
+from ease.training.features import FeatureStore
 from ease.training.memory import Memory
 
 
@@ -36,13 +37,14 @@ def test_the_feature_grows_by_d_per_task_and_old_backbones_stay_bit_identical(
 
 
 def test_stored_features_of_old_backbones_serve_later_stages(engine: Engine, stream: Stream) -> None:
-    learner, memory, evaluator = make(engine, epochs=1), Memory(3), Evaluator()
+    learner, memory = make(engine, epochs=1), Memory(3)
+    predictor = Predictor(learner, FeatureStore())
     test = stream.tasks[0].test
     for task in stream.tasks:
         learner.learn(task, memory)
-        before = evaluator.computed
-        kept = evaluator.logits(learner, [test])
-        assert evaluator.computed - before == len(test)  # the newest backbone alone
+        before = predictor.computed
+        kept = predictor.logits(test)
+        assert predictor.computed - before == len(test)  # the newest backbone alone
         assert torch.allclose(kept, learner.logits(engine.pixels(test)), atol=1e-4)
 
 

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from scipy.spatial.distance import mahalanobis
 
-from ease.experiments.predictor import Evaluator
+from ease.experiments.predictor import Predictor
 from ease.heads.gaussian import GaussianHead
 from ease.methods import class_fields, restore_learner, save_model
 from ease.methods.fecam import Fecam, FecamSettings
@@ -30,7 +30,7 @@ def learned(engine: Engine, stream: Stream, **settings: Any) -> Fecam:
 
 
 def logits(learner: Fecam, images: ImageSet) -> torch.Tensor:
-    return Evaluator().logits(learner, [images])
+    return Predictor(learner).logits(images)
 
 
 def all_images(stream: Stream, part: str) -> ImageSet:
@@ -148,7 +148,7 @@ def test_forgetting_leaves_nothing_of_the_class_and_the_others_as_they_are(
     del classes[3]
     save_model(ModelDirectory(tmp_path / "model"), learner, classes)
     loaded, _ = restore_learner(ModelDirectory(tmp_path / "model"), engine)
-    assert torch.equal(Evaluator().logits(loaded, [test]), logits(learner, test))
+    assert torch.equal(Predictor(loaded).logits(test), logits(learner, test))
 
 
 def test_files_of_old_tasks_do_not_change(engine: Engine, stream: Stream) -> None:

@@ -12,7 +12,7 @@ import torch
 from sklearn.model_selection import StratifiedKFold
 
 from ease.backbone import Layers
-from ease.experiments.predictor import Evaluator
+from ease.experiments.predictor import Predictor
 from ease.heads.ridge import RidgeHead, stratified_folds
 from ease.methods import class_fields, restore_learner, save_model
 from ease.methods.layup import RIDGES, Layup, LayupSettings
@@ -36,7 +36,7 @@ def learned(engine: Engine, stream: Stream, **settings: Any) -> Layup:
 
 
 def logits(learner: Layup, images: ImageSet) -> torch.Tensor:
-    return Evaluator().logits(learner, [images])
+    return Predictor(learner).logits(images)
 
 
 def all_images(stream: Stream, part: str) -> ImageSet:
@@ -202,5 +202,5 @@ def test_forgetting_drops_the_class_leaves_the_others_and_says_what_stays(
     classes = [entry for i, entry in enumerate(class_fields(stream, 3)) if i not in (1, 4)]
     save_model(ModelDirectory(tmp_path / "model"), learner, classes)
     loaded, _ = restore_learner(ModelDirectory(tmp_path / "model"), engine)
-    assert torch.equal(Evaluator().logits(loaded, [test]), logits(learner, test))
+    assert torch.equal(Predictor(loaded).logits(test), logits(learner, test))
     assert loaded.costs() == learner.costs()

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from ease.errors import EaseError
-from ease.experiments.predictor import Evaluator
+from ease.experiments.predictor import Predictor
 from ease.heads.ridge import RidgeHead
 from ease.methods.ranpac import RIDGES, Ranpac, RanpacSettings
 from ease.streams import Stream
@@ -58,7 +58,7 @@ def test_a_learner_of_three_tasks_is_the_regression_on_all_their_images(
     weights = closed_form(hidden, labels, learner.ridge)
     for task in stream.tasks:
         expected = learner.project(engine.features(task.test, tuned)[0]) @ weights
-        found = Evaluator().logits(learner, [task.test])
+        found = Predictor(learner).logits(task.test)
         assert torch.allclose(found.double(), expected, atol=1e-4)
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from ease.backbone import Layers
-from ease.experiments.predictor import Evaluator
+from ease.experiments.predictor import Predictor
 from ease.heads.whitened import WhitenedHead
 from ease.methods.strata import Strata
 from ease.streams import Dataset, ImageSet, Stream
@@ -32,7 +32,7 @@ def learned(engine: Engine, stream: Stream, **settings: Any) -> Strata:
 
 
 def scores(learner: Strata, images: ImageSet) -> torch.Tensor:
-    return Evaluator().logits(learner, [images])
+    return Predictor(learner).logits(images)
 
 
 def test_scores_are_the_whitened_heads_on_the_class_tokens_of_the_last_blocks(

@@ -48,8 +48,8 @@ def test_strata_takes_one_pass_and_says_what_its_bytes_are(plain: Path) -> None:
     told = ease("info", plain).stdout.splitlines()
     assert told[0] == "strata on ease-vit, generation 2, 10 classes"
     assert told[-2].endswith("1 pass per image")
-    assert "other state 4.50 MB" in told[-2]
-    assert told[-1] == "not adapted: it reads the backbone as it is"
+    assert "within-class covariance 4.50 MB" in told[-2]
+    assert told[-1] == "backbone not adapted"
 
 
 def test_a_compacted_model_says_so(plain: Path, tmp_path: Path) -> None:
@@ -65,7 +65,7 @@ def test_an_adapter_is_told(tmp_path: Path) -> None:
     assert told["adapted"] is True
     assert told["passes_per_image"] == 1
     assert told["bytes_by_kind"]["subspaces"] > 0
-    assert ease("info", found).stdout.splitlines()[-1] == "adapted to its first classes"
+    assert ease("info", found).stdout.splitlines()[-1] == "backbone adapted to the first classes"
 
 
 def test_other_methods_have_no_such_choice(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from ease.experiments.predictor import Evaluator
+from ease.experiments.predictor import Predictor
 from ease.methods.ease.method import Ease, EaseSettings
 from ease.streams import Stream
 from ease.training.engine import Engine
@@ -73,22 +73,22 @@ def test_each_test_image_passes_each_frozen_subspace_once(engine: Engine, stream
         return features(images, tunings, reading)  # type: ignore[arg-type]
 
     learner = Ease(engine, EaseSettings(epochs=1, rank=2, batch_size=12))
-    evaluator = Evaluator()
+    predictor = Predictor(learner, FeatureStore())
     for number, task in enumerate(stream.tasks, start=1):
         learner.learn(task)
         engine.backbone.features = counting  # type: ignore[method-assign]
-        evaluator.logits(learner, [t.test for t in stream.tasks[:number]])
+        predictor.logits([t.test for t in stream.tasks[:number]])
         engine.backbone.features = features  # type: ignore[method-assign]
     per_task = len(stream.tasks[0].test)
-    assert sum(made) == evaluator.computed == per_task * 3**2
+    assert sum(made) == predictor.computed == per_task * 3**2
 
 
 def test_stored_and_fresh_logits_are_equal(engine: Engine, stream: Stream) -> None:
     learner = Ease(engine, EaseSettings(epochs=1, rank=2, batch_size=12))
     learner.learn(stream.tasks[0])
-    evaluator = Evaluator()
-    first = evaluator.logits(learner, [stream.tasks[0].test])
-    made = evaluator.computed
-    assert torch.equal(evaluator.logits(learner, [stream.tasks[0].test]), first)
-    assert evaluator.computed == made
+    predictor = Predictor(learner, FeatureStore())
+    first = predictor.logits(stream.tasks[0].test)
+    made = predictor.computed
+    assert torch.equal(predictor.logits(stream.tasks[0].test), first)
+    assert predictor.computed == made
     assert np.isfinite(first.numpy()).all()

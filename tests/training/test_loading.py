@@ -12,11 +12,12 @@ from torch import Tensor
 
 from ease.backbone import Backbone
 from ease.errors import EaseError
-from ease.experiments.predictor import Evaluator
+from ease.experiments.predictor import Predictor
 from ease.methods.ease.method import Ease, EaseSettings
 from ease.streams import ImageSet, Stream, Task
 from ease.streams.transforms import Transforms
 from ease.training.engine import Engine
+from ease.training.features import FeatureStore
 from ease.training.fit import Training
 from ease.training.loading import Loader
 
@@ -94,7 +95,7 @@ def test_a_task_leaves_no_training_image_behind_and_test_images_are_decoded_once
     loader = Loader(workers=0)
     engine = make_engine(backbone, loader)
     learner = Ease(engine, EaseSettings(epochs=2, lr=0.05, batch_size=12, rank=4))
-    evaluator, tests, tested = Evaluator(), [], []
+    predictor, tests, tested = Predictor(learner, FeatureStore()), [], []
     for task in stream.tasks:
         train, source = counting(task.train)
         learner.learn(_with(task, train))
@@ -104,7 +105,7 @@ def test_a_task_leaves_no_training_image_behind_and_test_images_are_decoded_once
         test, seen = counting(task.test)
         tests.append(test)
         tested.append(seen)
-        evaluator.logits(learner, tests)
+        predictor.logits(tests)
     assert all(len(source.loads) == len(source) for source in tested)
 
 

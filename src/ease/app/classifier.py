@@ -1,4 +1,4 @@
-"""A classifier that keeps learning: classes from folders of photos, one model directory, no old image kept."""
+"""A classifier that learns new classes from folders of photos and keeps no image: one model directory."""
 
 from __future__ import annotations
 
@@ -15,9 +15,12 @@ import torch
 from torch import Tensor
 
 from ease.app.calibration import Calibration, hold_out
+from ease.app.capabilities import extend_learner, forget_class
+from ease.app.prediction import Candidate, Prediction
 from ease.backbone.zoo import EMBEDDED, load_backbone
 from ease.config import resolve
 from ease.errors import EaseError, unknown
+from ease.experiments.predictor import Predictor
 from ease.methods import Files, Learner, backbone_of, find_method, making_sense, restore_learner, save_model
 from ease.progress import Progress, Quiet
 from ease.storage.model_directory import ModelDirectory
@@ -32,56 +35,39 @@ AUGMENTATIONS: dict[str, Augmentation] = {
     "photos": Augmentation(),
     "gentle": Augmentation(scale=(0.6, 1.0), flip=False),
 }
-"""`gentle` never mirrors and crops little: for letters, signs, parts whose left and right differ."""
+"""`gentle` never mirrors and crops little: for letters, signs, and parts whose left and right sides differ."""
 
 UNWRITTEN = 0
-"""The generation of a model that is in memory only."""
+"""The generation number of a model that has not been written to disk yet."""
 
 METHOD = "strata"
-"""What a new model learns with unless another method is asked for."""
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """What one image is taken for.
-
-    Attributes:
-        names: the most likely classes, the best one first.
-        confidences: how sure of each, in [0, 1]; over all classes they add up to 1.
-        unknown: from 0 (surely a class that was learned) to 1 (surely none); above .5 it is taken for none. None while
-            nothing is known about it.
-        calibrated: whether the figures were fitted on held-out images.
-    """
-
-    names: tuple[str, ...]
-    confidences: tuple[float, ...]
-    unknown: float | None
-    calibrated: bool
-
-    @property
-    def name(self) -> str:
-        """The most likely class."""
-        return self.names[0]
-
-    @property
-    def is_unknown(self) -> bool:
-        """Whether it is more likely none of the classes."""
-        return self.unknown is not None and self.unknown > 0.5
+"""The method of a new model unless another one is asked for."""
 
 
 @dataclass(frozen=True)
 class Learned:
-    """One act of learning, as it was measured on its day; later ones change what the model can do.
+    """The result of one call of `Classifier.learn`, as measured at that time.
 
     Attributes:
-        generation: of the model, afterwards.
-        date: when, in UTC.
-        classes: the new ones.
-        extended: classes known before that were shown more images.
-        images: learned from.
-        held_out: kept apart for measuring.
-        accuracy: share of the held-out images recognised among all classes of that day, in percent; None without any.
-        notes: what the photos' owner should know.
+        generation: Generation of the model afterwards.
+        date: Date and time in UTC, in ISO format.
+        classes: Names of the new classes.
+        extended: Names of the classes that were known before and were given more images.
+        images: Number of images learned from.
+        held_out: Number of images held out for measuring the accuracy.
+        accuracy: Percentage of the held-out images recognised among all classes of that time; None without any.
+        notes: Remarks about the images and the training.
+
+    Example:
+        >>> import tempfile
+        >>> import numpy as np
+        >>> from ease import Classifier
+        >>> images = [np.full((16, 16, 3), value, np.uint8) for value in (0, 40, 80, 120)]
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     classifier = Classifier.create(f"{folder}/model", input_size=16)
+        ...     learned = classifier.learn({"dark": images[:2], "bright": images[2:]})
+        >>> learned.classes, learned.images, learned.accuracy
+        (('dark', 'bright'), 4, None)
     """
 
     generation: int
@@ -96,13 +82,25 @@ class Learned:
 
 @dataclass(frozen=True)
 class Forgotten:
-    """What forgetting a class did to the others.
+    """The result of `Classifier.forget`.
 
     Attributes:
-        generation: of the model, afterwards.
-        name: of the class.
-        moved: largest change of another class's direction, as 1 - cosine; 0 if none moved.
-        kept: what still carries some of the class, in words; empty if nothing does.
+        generation: Generation of the model afterwards.
+        name: Name of the class that was removed.
+        moved: Largest change of the direction of another class's prototype, as 1 - cosine; 0 if none moved.
+        kept: What still contains some information about the class, in words; empty if nothing does.
+
+    Example:
+        >>> import tempfile
+        >>> import numpy as np
+        >>> from ease import Classifier
+        >>> images = [np.full((16, 16, 3), value, np.uint8) for value in (0, 40, 80, 120)]
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     classifier = Classifier.create(f"{folder}/model", input_size=16)
+        ...     _ = classifier.learn({"dark": images[:2], "bright": images[2:]})
+        ...     forgotten = classifier.forget("dark")
+        >>> forgotten.name, classifier.classes
+        ('dark', ['bright'])
     """
 
     generation: int
@@ -112,7 +110,25 @@ class Forgotten:
 
 
 class Classifier:
-    """A model directory that is open for work. Make one with `create`, or `open` one."""
+    """An image classifier in a model directory; it learns new classes at any time and keeps no image.
+
+    Make a new one with `create`, or `open` a saved one.
+
+    Example:
+        >>> import tempfile
+        >>> import numpy as np
+        >>> from ease import Classifier
+        >>> images = [np.full((16, 16, 3), value, np.uint8) for value in (0, 40, 80, 120, 160, 200)]
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     classifier = Classifier.create(f"{folder}/model", input_size=16)
+        ...     _ = classifier.learn({"dark": images[:2], "grey": images[2:4]})
+        ...     _ = classifier.learn({"bright": images[4:]})  # later, without the first images
+        ...     found = classifier.predict(images[0], top_k=2)
+        >>> classifier.classes
+        ['dark', 'grey', 'bright']
+        >>> found[0].name, len(found[0].classes)
+        ('dark', 2)
+    """
 
     def __init__(
         self,
@@ -123,11 +139,11 @@ class Classifier:
         budget: int | None = None,
     ) -> None:
         self._directory, self._engine, self._budget = directory, engine, budget
-        self._become(learner, manifest)
+        self._load(learner, manifest)
 
-    def _become(self, learner: Learner, manifest: Mapping[str, Any]) -> None:
+    def _load(self, learner: Learner, manifest: Mapping[str, Any]) -> None:
+        Predictor(learner, budget=self._budget)  # refuses a budget that the method cannot keep
         self._learner = learner
-        self._hurry()
         self._classes: list[dict[str, Any]] = [dict(entry) for entry in manifest["classes"]]
         self._history = [Learned(**_tuples(entry)) for entry in manifest.get("history", [])]
         fitted = manifest.get("calibration")
@@ -139,7 +155,7 @@ class Classifier:
         self._next_id = int(manifest.get("next_id", len(self._classes)))
         self.generation = int(manifest["generation"])
 
-    # --- making and opening -----------------------------------------------------------------------
+    # --- creating and opening ---------------------------------------------------------------------
 
     @classmethod
     def create(
@@ -155,20 +171,23 @@ class Classifier:
         seed: int = 1993,
         write: bool = True,
     ) -> Classifier:
-        """A new model that knows no class yet.
+        """Make a new model that knows no class yet.
 
         Args:
-            path: folder for it, new or empty.
+            path: Folder of the model; it must be new or empty.
             backbone: `ease-vit` or any plain timm ViT, with the file in `weights` if it is not on the hub.
-            weights: local weights file.
-            input_size: side length of the input; the backbone's own if left out.
-            method: `strata` learns in one pass without training; `ease` is the paper's method; or any other that keeps
-                no old image (see `ease methods`).
-            augment: `photos`, or `gentle` for images that must not be mirrored or cropped hard while training.
-            settings: of the method, such as `{"layers": 6}`.
-            seed: random seed.
-            write: write the model without classes, so that others can open it. Without it the folder is made when
-                something was learned; until then, whatever happens, nothing is on disk.
+            weights: Local weights file of the backbone.
+            input_size: Side length of the input in pixels; the backbone's own if None.
+            method: `strata` learns in one pass without training, `ease` is the method of the paper; any other
+                exemplar-free method works too (see `ease list methods`).
+            augment: `photos`, or `gentle` for images that must not be mirrored or strongly cropped during training.
+            settings: Settings of the method, such as `{"layers": 6}`.
+            seed: Random seed.
+            write: Write the empty model at once, so that other processes can open it. If False, the folder is created
+                by the first successful `learn`, and a failure before that leaves nothing on disk.
+
+        Returns:
+            The classifier, with no classes.
         """
         directory = ModelDirectory(path)
         directory.check_free()
@@ -179,22 +198,25 @@ class Classifier:
         frozen = load_backbone(backbone, weights=weights, input_size=input_size)
         engine = Engine(frozen, Transforms(frozen.pixels, AUGMENTATIONS[augment]), seed=seed)
         learner = learner_type(engine, chosen)
-        made = cls(directory, engine, learner, _nothing(augment))
+        created = cls(directory, engine, learner, _empty_manifest(augment))
         if write:
-            made._save()
-        return made
+            created._save()
+        return created
 
     @classmethod
     def open(
         cls, path: Path | str, weights: Path | str | None = None, *, budget: int | None = None
     ) -> Classifier:
-        """A model that was saved: by `create`, or by a run of an exemplar-free method.
+        """Open a saved model: one made by `create`, or by a run of an exemplar-free method.
 
         Args:
-            path: the model directory.
-            weights: the backbone's file, if it is not on the hub.
-            budget: passes through the backbone per image, for quicker predictions; see docs/performance.md. It is not
-                saved, and confidences were fitted without it.
+            path: The model directory.
+            weights: Weights file of the backbone, if it is not on the hub.
+            budget: Largest number of passes through the backbone per image, for faster predictions; see
+                docs/performance.md. It is not saved, and confidences are fitted without it.
+
+        Returns:
+            The classifier at the model's current generation.
         """
         directory = ModelDirectory(path)
         manifest = directory.manifest()
@@ -208,27 +230,23 @@ class Classifier:
             return cls(directory, engine, learner, manifest, budget)
 
     def refresh(self) -> bool:
-        """Become the model's current generation, if another process has written one. True if so."""
+        """Load the model's current generation if another process has written one; returns whether it did."""
         if self.generation == UNWRITTEN:
             self._directory.check_free()
             return False
         if self._directory.manifest()["generation"] == self.generation:
             return False
         with making_sense(self._directory):
-            self._become(*restore_learner(self._directory, self._engine))
+            self._load(*restore_learner(self._directory, self._engine))
         return True
 
-    def renewed(self) -> Classifier:
-        """The directory's current generation as a second object on the same backbone; this one stays what it is."""
+    def reopened(self) -> Classifier:
+        """The current generation as a second object on the same backbone; this object is not changed."""
         with making_sense(self._directory):
             learner, manifest = restore_learner(self._directory, self._engine)
             return Classifier(ModelDirectory(self.path), self._engine, learner, manifest, self._budget)
 
-    def _hurry(self) -> None:
-        if self._budget is not None and self._learner.classes:
-            self._learner.within(self._budget)
-
-    # --- looking ----------------------------------------------------------------------------------
+    # --- reading ----------------------------------------------------------------------------------
 
     @property
     def path(self) -> Path:
@@ -237,8 +255,15 @@ class Classifier:
 
     @property
     def learner(self) -> Learner:
-        """What scores the classes."""
+        """The method with everything it has learned."""
         return self._learner
+
+    @property
+    def predictor(self) -> Predictor:
+        """What turns images into logits, within the budget that the classifier was opened with."""
+        if not self._classes:
+            raise EaseError(f"the model in {self.path} knows no class yet: teach it some with learn")
+        return Predictor(self._learner, budget=self._budget)
 
     @property
     def classes(self) -> list[str]:
@@ -247,67 +272,70 @@ class Classifier:
 
     @property
     def tunable(self) -> bool:
-        """Whether `learn` may take more time over its first images (`tune=True`)."""
+        """Whether `learn` can adapt the backbone to its first images (`tune=True`)."""
         return bool(self._learner.closer) and not self._learner.task_sizes
 
     @property
     def history(self) -> list[Learned]:
-        """What was learned when, and how well it went on that day."""
+        """What was learned, when, and the accuracy measured at that time."""
         return list(self._history)
 
     @property
     def calibration(self) -> Calibration:
-        """What turns logits into confidences."""
+        """The function from logits to confidences and unknown scores."""
         return self._calibration
 
-    def logits(self, images: Sequence[Any]) -> Tensor:
-        """Scores of all classes, [N, C]. For what an image may be, see `predict`."""
-        return self._logits(as_image_set(images))
+    def logits(self, images: Sequence[Any], progress: Progress | None = None) -> Tensor:
+        """Scores of all classes.
+
+        Args:
+            images: As in `predict`.
+            progress: Where to show progress.
+
+        Returns:
+            Logits [N, C], with the classes in the order of `classes`.
+        """
+        return self.predictor.logits(as_image_set(images), progress=progress)
 
     def pixels(self, images: Sequence[Any]) -> Tensor:
         """Images as the backbone reads them, [N, 3, s, s]: the same for every generation of a model."""
         return self._engine.pixels(as_image_set(images))
 
-    def score(self, pixels: Tensor) -> Tensor:
-        """Scores of all classes for images that `pixels` made ready, [N, C]."""
-        return torch.cat([self._learner.logits(part) for part in pixels.split(self._engine.batch_size)])
-
-    def predict(self, images: Any, top_k: int = 5) -> list[Prediction]:
-        """What the images show.
+    def predict(self, images: Any, top_k: int = 5, progress: Progress | None = None) -> list[Prediction]:
+        """Name what images show.
 
         Args:
-            images: files, PIL images, arrays or bytes; a single one is fine.
-            top_k: how many classes to name for each.
+            images: Paths, PIL images, arrays [H, W] or [H, W, 3], or contents of image files; a list or a single one.
+            top_k: Number of classes to name for each image.
+            progress: Where to show progress.
+
+        Returns:
+            One prediction for each image, in their order.
         """
         if top_k < 1:
             raise EaseError(f"top_k must be 1 or more, not {top_k}")
         several = images if isinstance(images, (list, tuple)) else [images]
-        return self.read(self.logits(several), top_k)
+        return self.predictions(self.logits(several, progress), top_k)
 
-    def read(self, logits: Tensor, top_k: int = 5) -> list[Prediction]:
-        """Logits [N, C] as predictions."""
-        confidences, where = self._calibration.confidences(logits).topk(
+    def predictions(self, logits: Tensor, top_k: int = 5) -> list[Prediction]:
+        """Turn logits [N, C] into predictions that name `top_k` classes each."""
+        calibrated = self._calibration.calibrated
+        confidences, positions = self._calibration.confidences(logits).topk(
             min(top_k, len(self._classes)), dim=-1
         )
         unknown = self._calibration.unknown(logits).tolist()
+        names = self.classes
         return [
             Prediction(
-                names=tuple(self._classes[at]["name"] for at in here),
-                confidences=tuple(values),
-                unknown=score if self._calibration.calibrated else None,
-                calibrated=self._calibration.calibrated,
+                classes=tuple(
+                    Candidate(name=names[position], confidence=confidence)
+                    for position, confidence in zip(own, values, strict=True)
+                ),
+                unknown=score if calibrated else None,
+                calibrated=calibrated,
             )
-            for here, values, score in zip(where.tolist(), confidences.tolist(), unknown, strict=True)
+            for own, values, score in zip(positions.tolist(), confidences.tolist(), unknown, strict=True)
         ]
-
-    def _logits(self, images: ImageSet) -> Tensor:
-        if not self._classes:
-            raise EaseError(f"the model in {self.path} knows no class yet: let it learn some")
-        size, parts = self._engine.batch_size, []
-        for start in range(0, len(images), size):
-            batch = images.take(np.arange(start, min(start + size, len(images))))
-            parts.append(self._learner.logits(self._engine.pixels(batch)))
-        return torch.cat(parts) if parts else torch.empty(0, len(self._classes))
 
     # --- changing ---------------------------------------------------------------------------------
 
@@ -321,17 +349,20 @@ class Classifier:
         thumbnails: bool = False,
         progress: Progress | None = None,
     ) -> Learned:
-        """Learn the classes of a folder (one folder per class) or of a mapping from names to images.
+        """Learn classes from a folder with one folder per class, or from a mapping of names to images.
 
         Args:
-            source: the images; what `gather` found in them is fine, too.
-            extend: classes that are known already get these images too; without it they are refused.
-            tune: take more time over the first images of a new model: an adapter is trained on them, and kept if
-                held-out images say that it helps. What was measured is in the answer's notes.
-            unreadable: what to do about damaged files.
-            thumbnails: keep a small picture of each new class in the model, to show people. It is the only image that
-                is ever kept; the manifest lists it under `kept_images`, and `forget` removes it.
-            progress: where to show it.
+            source: The folder, the mapping, or what `gather` returned for one of them.
+            extend: Add the images of known classes to these classes. If False, a known class is an error.
+            tune: Train an adapter on the first images of a new model, and keep it if it improves the accuracy on
+                held-out images. The measured accuracies are in the notes of the result.
+            unreadable: Whether damaged files are an error (`refuse`) or left out (`skip`).
+            thumbnails: Keep a small picture of each new class in the model. It is the only image that is ever kept;
+                the manifest lists it under `kept_images`, and `forget` removes it.
+            progress: Where to show progress.
+
+        Returns:
+            What was learned, and the accuracy on held-out images.
         """
         with self._changing():
             if isinstance(source, Photos):
@@ -346,16 +377,16 @@ class Classifier:
                 )
             self._engine.progress, self._engine.ledger.notes = progress or Quiet(), []
             if tune:
-                self._look_closer()
+                self._tune_first_task()
             new = tuple(name for name in photos.names if name not in known)
-            learn_from, held_out = self._meet(photos, new)
+            learn_from, held_out = self._learn_new(photos, new)
             if again:
-                self._learner.extend(_of_classes(photos, again, known))
-            pictures = self._picture(photos, new) if thumbnails else {}
-            return self._learned(photos, new, again, learn_from, held_out, pictures)
+                extend_learner(self._learner, _of_classes(photos, again, known))
+            pictures = self._make_thumbnails(photos, new) if thumbnails else {}
+            return self._conclude(photos, new, again, learn_from, held_out, pictures)
 
-    def _look_closer(self) -> None:
-        """Let the method take more time over the first task."""
+    def _tune_first_task(self) -> None:
+        """Choose the method's settings that adapt the backbone to the first task."""
         learner = self._learner
         if not learner.closer:
             raise EaseError(f"method '{learner.name}' has nothing to tune (tune, --tune): leave it out")
@@ -366,7 +397,7 @@ class Classifier:
             )
         self._learner = type(learner)(self._engine, learner.settings.model_copy(update=learner.closer))
 
-    def _picture(self, photos: Photos, new: tuple[str, ...]) -> Files:
+    def _make_thumbnails(self, photos: Photos, new: tuple[str, ...]) -> Files:
         """A small picture of each new class, by file."""
         files: Files = {}
         for entry in self._classes:
@@ -385,8 +416,8 @@ class Classifier:
             return None
         return self._directory.load(self.generation, [kept]).files[kept]["jpeg"].numpy().tobytes()
 
-    def _meet(self, photos: Photos, new: tuple[str, ...]) -> tuple[ImageSet | None, ImageSet | None]:
-        """Learn the new classes; the images used, and those held out."""
+    def _learn_new(self, photos: Photos, new: tuple[str, ...]) -> tuple[ImageSet | None, ImageSet | None]:
+        """Learn the new classes; returns the images used and those held out."""
         if not new:
             return None, None
         start = len(self._classes)
@@ -406,7 +437,7 @@ class Classifier:
             self._next_id += 1
         return learn_from, held_out
 
-    def _learned(
+    def _conclude(
         self,
         photos: Photos,
         new: tuple[str, ...],
@@ -415,13 +446,15 @@ class Classifier:
         held_out: ImageSet | None,
         pictures: Files,
     ) -> Learned:
+        """Measure what was learned, calibrate, and write a new generation."""
         accuracy = None
         judged = self._left_out(learn_from)
         if held_out is not None and len(held_out):
-            logits, labels = self._logits(held_out), torch.from_numpy(held_out.labels)
+            # Without a budget: what is measured and saved does not depend on how fast predictions should be.
+            logits, labels = Predictor(self._learner).logits(held_out), torch.from_numpy(held_out.labels)
             accuracy = float((logits.argmax(dim=1) == labels).double().mean() * 100)
             judged.append((logits, labels))
-            if self._learner.adds_exactly:  # they have served their purpose, and are photos like all others
+            if self._learner.adds_exactly:  # they were measured on, and can be learned from now
                 self._add_held_out(held_out)
         if judged:
             self._calibration = self._calibration.joined(
@@ -432,11 +465,11 @@ class Classifier:
                 entry["count"] += int(np.sum(photos.images.labels == photos.names.index(entry["name"])))
         known = sum(int(np.sum(photos.images.labels == photos.names.index(name))) for name in again)
         learned = Learned(
-            generation=self._coming(),
+            generation=self._next_generation(),
             date=datetime.now(timezone.utc).isoformat(timespec="seconds"),
             classes=new,
             extended=again,
-            images=known + self._learned_from(learn_from, held_out),
+            images=known + self._count_learned(learn_from, held_out),
             held_out=0 if held_out is None else len(held_out),
             accuracy=accuracy,
             notes=(*photos.notes, *self._engine.ledger.notes),
@@ -445,20 +478,20 @@ class Classifier:
         self._save(pictures)
         return learned
 
-    def _learned_from(self, learn_from: ImageSet | None, held_out: ImageSet | None) -> int:
-        """How many images of new classes are in the model now."""
+    def _count_learned(self, learn_from: ImageSet | None, held_out: ImageSet | None) -> int:
+        """Number of images of new classes that the model has learned from."""
         added = held_out if self._learner.adds_exactly else None
         return sum(len(images) for images in (learn_from, added) if images is not None)
 
     def _add_held_out(self, held_out: ImageSet) -> None:
-        self._learner.extend(held_out)
+        extend_learner(self._learner, held_out)
         for position, count in zip(*np.unique(held_out.labels, return_counts=True), strict=True):
             self._classes[position]["count"] += int(count)
 
     def _left_out(self, learned: ImageSet | None) -> list[tuple[Tensor, Tensor]]:
-        """Logits and labels of learned images, each as if it had not been learned, where the method can tell.
+        """Logits and labels of learned images, each as if it had not been learned, where the method provides them.
 
-        An image that is there twice has been seen all the same, so it does not count.
+        An image that occurs twice is left out: its copy was learned from.
         """
         logits = self._learner.left_out
         if learned is None or logits is None:
@@ -470,7 +503,7 @@ class Classifier:
         return [(logits[fit], torch.from_numpy(learned.labels)[fit])]
 
     def rename(self, old: str, new: str) -> None:
-        """Give a class another name. Nothing else changes."""
+        """Rename a class. Nothing else changes."""
         with self._changing():
             entry = self._classes[self._position(old)]
             name = class_name(new)
@@ -480,13 +513,19 @@ class Classifier:
             self._save()
 
     def forget(self, name: str) -> Forgotten:
-        """Drop a class and every earlier generation, which would still hold it.
+        """Remove a class, and every earlier generation, since these still contain it.
 
-        The adapter of its task was shaped by its images among others and stays: only its prototypes are gone.
+        The adapter of its task was trained on its images among others and stays: only its prototypes are removed.
+
+        Args:
+            name: Name of the class.
+
+        Returns:
+            What changed for the other classes, and what still contains information about the class.
         """
         with self._changing():
             position = self._position(name)
-            done = self._learner.forget(position)
+            done = forget_class(self._learner, position)
             self._kept.pop(self._classes.pop(position)["id"], None)
             self._calibration = self._calibration.without(position)
             self._history = [_without(entry, name) for entry in self._history]
@@ -494,12 +533,13 @@ class Classifier:
             self._directory.clear_history()
             return Forgotten(self.generation, name, done.moved, done.kept)
 
-    def rework(self, change: Callable[[Learner], Learner], *, forget_history: bool = False) -> None:
+    def replace_learner(self, change: Callable[[Learner], Learner], *, forget_history: bool = False) -> None:
         """Write the same classes with another learner as a new generation.
 
         Args:
-            change: the newest generation's learner -> the one to write. What it raises leaves all as it was.
-            forget_history: remove every earlier generation, and the files that only they used.
+            change: Function from the newest generation's learner to the one to write. If it raises an exception,
+                nothing is changed.
+            forget_history: Remove every earlier generation, and the files that only they used.
         """
         with self._changing():
             self._learner = change(self._learner)
@@ -508,39 +548,37 @@ class Classifier:
                 self._directory.clear_history()
 
     def rollback(self, generation: int) -> None:
-        """Become an earlier generation again. Nothing is lost: a later one can be had back the same way."""
+        """Go back to an earlier generation. Later ones are kept, and can be restored the same way."""
         with self._changing():
             self._directory.rollback(generation)
-            self._become(*restore_learner(self._directory, self._engine))
+            self._load(*restore_learner(self._directory, self._engine))
 
     def generations(self) -> list[int]:
-        """Generations that `rollback` can go to."""
+        """Numbers of the generations that `rollback` can go to."""
         return self._directory.generations()
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
-        """One writer at a time, on the newest generation; whatever goes wrong, this object is what is on disk."""
-        # To hold the lock of a model that is not there yet would make its folder.
+        """Hold the writer lock and work on the newest generation; after an error this object is what is on disk."""
+        # Taking the lock of a model that does not exist yet would create its folder.
         with nullcontext() if self.generation == UNWRITTEN else self._directory.writing():
             self.refresh()
-            self._learner.within(None)  # what is measured and saved must not depend on who is in a hurry
             settings = self._learner.settings
             try:
                 yield
             except BaseException:
                 if self.generation == UNWRITTEN:
-                    self._become(type(self._learner)(self._engine, settings), _nothing(self._augment))
+                    self._load(type(self._learner)(self._engine, settings), _empty_manifest(self._augment))
                 else:
                     with making_sense(self._directory):
-                        self._become(*restore_learner(self._directory, self._engine))
+                        self._load(*restore_learner(self._directory, self._engine))
                 raise
             finally:
                 self._engine.progress = Quiet()
-                self._hurry()
 
     def _save(self, more: Files | None = None) -> None:
         with self._directory.writing():
-            if self.generation == UNWRITTEN:  # another process may have made a model there meanwhile
+            if self.generation == UNWRITTEN:  # another process may have created a model there meanwhile
                 self._directory.check_free()
             self.generation = save_model(
                 self._directory,
@@ -556,7 +594,7 @@ class Classifier:
                 calibration=self._calibration.as_json() if self._calibration.calibrated else None,
             )
 
-    def _coming(self) -> int:
+    def _next_generation(self) -> int:
         return max(self._directory.generations(), default=0) + 1
 
     def _position(self, name: str) -> int:
@@ -565,20 +603,22 @@ class Classifier:
         return self.classes.index(name)
 
 
-def _nothing(augment: str) -> dict[str, Any]:
-    """What there would be in the manifest of a model that knows no class and is in memory only."""
+def _empty_manifest(augment: str) -> dict[str, Any]:
+    """What the manifest of a model without classes would say, for one that is in memory only."""
     return {"classes": [], "augmentation": augment, "generation": UNWRITTEN}
 
 
 def _settings(method: type[Learner], given: Mapping[str, Any], backbone: str) -> Any:
-    """The method's settings for a new model. For the embedded backbone they were searched with few images."""
+    """The method's settings for a new model. For the embedded backbone they were tuned for few images."""
     if method.kind != "exemplar-free":
         raise EaseError(
-            f"method '{method.name}' keeps old images, a classifier never does: choose another method"
+            f"method '{method.name}' is {method.kind}: a classifier keeps no images, choose an exemplar-free method"
         )
     for key in given:
         if key == "method":
-            raise EaseError("the method is no setting of its own: choose it with --method (method=)")
+            raise EaseError(
+                "'method' is not a setting of a method: choose the method with --method (method=)"
+            )
         if key not in method.Settings.model_fields:
             raise unknown(f"setting of method '{method.name}'", key, method.Settings.model_fields)
     preset = "bench-small" if backbone == EMBEDDED else None
@@ -601,5 +641,5 @@ def _without(entry: Learned, name: str) -> Learned:
 
 
 def _tuples(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """JSON has lists only."""
+    """Lists as tuples: JSON has no tuples."""
     return {key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()}

@@ -116,7 +116,7 @@ def _write(
         return new
 
     if changed:
-        classifier.rework(change, forget_history=forget_history)
+        classifier.replace_learner(change, forget_history=forget_history)
         return classifier.generation
     ModelDirectory(classifier.path).clear_history()
     return None

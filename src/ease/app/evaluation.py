@@ -1,4 +1,4 @@
-"""How well a model does on a folder of photos: accuracy, confusions, confidence, and the worst classes as pictures."""
+"""Accuracy, confusions and calibration of a model on a folder of photos, with its worst classes as pictures."""
 
 from __future__ import annotations
 
@@ -19,22 +19,21 @@ from torch import Tensor
 from ease.app.calibration import auroc, expected_calibration_error
 from ease.app.classifier import Classifier
 from ease.errors import EaseError
-from ease.progress import Progress, Quiet
+from ease.progress import Progress
 from ease.storage.files import make_folder, write_atomic, write_json
-from ease.streams import ImageSet
 from ease.streams.intake.sources import Photos, gather, jpeg
 
-WORST = 6
-"""Classes that are shown as pictures,"""
-SHOWN = 8
-"""and how many of their mistakes."""
-MATRIX = 40
-"""With more classes the table of confusions would not be read by anybody."""
+WORST_CLASSES = 6
+"""Number of classes whose mistakes are shown as pictures."""
+MISTAKES_SHOWN = 8
+"""Number of pictures shown for each of them."""
+MATRIX_CLASSES = 40
+"""With more classes the page has no confusion matrix: it would be too large to read."""
 
 
 @dataclass(frozen=True)
 class Mistake:
-    """An image taken for something else."""
+    """An image that was taken for another class."""
 
     position: int
     taken_for: str
@@ -43,21 +42,22 @@ class Mistake:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What a model makes of labelled photos.
+    """The result of scoring a model on labelled photos.
 
     Attributes:
-        generation: of the model.
-        names: all classes of the model.
-        confusion: [C, C] images of the row's class taken for the column's.
-        top5: percent of known images whose class is among the first five (fewer if there are fewer classes).
-        ece_before: expected calibration error of plain softmax, in percent.
-        ece_after: with the model's temperature; None for an uncalibrated model.
-        accepted: percent of known images that are not taken for unknown; None for an uncalibrated model.
-        auroc: how well the unknown score tells images of classes the model does not know; None without such images.
-        rejected: percent of those images that are taken for unknown.
-        strangers: classes of the folder that the model does not know.
-        mistakes: by class, those the model was surest of first.
-        notes: on the photos.
+        generation: Generation of the model.
+        names: All classes of the model.
+        confusion: [C, C] number of images of the row's class that were taken for the column's class.
+        top5: Percentage of known images whose class is among the first five (or all, if there are fewer).
+        ece_before: Expected calibration error of the plain softmax, in percent.
+        ece_after: Expected calibration error with the model's temperature; None for an uncalibrated model.
+        accepted: Percentage of known images that are not taken for unknown; None for an uncalibrated model.
+        auroc: Area under the ROC curve of the unknown score, for images of classes the model does not know; None
+            without such images.
+        rejected: Percentage of those images that are taken for unknown.
+        strangers: Classes of the folder that the model does not know.
+        mistakes: Mistakes by class, in order of decreasing confidence.
+        notes: Remarks about the photos.
     """
 
     generation: int
@@ -75,16 +75,16 @@ class Evaluation:
 
     @property
     def images(self) -> int:
-        """Images of classes the model knows."""
+        """Number of images of classes that the model knows."""
         return int(self.confusion.sum())
 
     @property
     def accuracy(self) -> float:
-        """Percent of them recognised."""
+        """Percentage of these images recognised."""
         return 100 * float(np.trace(self.confusion)) / self.images
 
     def by_class(self) -> dict[str, float]:
-        """Percent recognised of each class that has images, the worst first."""
+        """Percentage of images recognised for each class that has images, the worst class first."""
         counts = self.confusion.sum(axis=1)
         rates = {
             n: 100 * float(self.confusion[i, i] / counts[i]) for i, n in enumerate(self.names) if counts[i]
@@ -92,7 +92,7 @@ class Evaluation:
         return dict(sorted(rates.items(), key=lambda pair: (pair[1], pair[0])))
 
     def confusions(self, most: int = 10) -> list[tuple[str, str, int]]:
-        """(class, taken for, images), the most frequent first."""
+        """(class, class it was taken for, number of images), the most frequent first."""
         wrong = self.confusion - np.diag(np.diag(self.confusion))
         order = np.argsort(-wrong, axis=None, kind="stable")[:most]
         pairs = (np.unravel_index(flat, wrong.shape) for flat in order)
@@ -100,9 +100,9 @@ class Evaluation:
 
     def as_json(self) -> dict[str, Any]:
         """Everything but the pictures."""
-        told = ("generation", "top5", "ece_before", "ece_after", "accepted", "auroc", "rejected")
+        plain = ("generation", "top5", "ece_before", "ece_after", "accepted", "auroc", "rejected")
         return {
-            **{name: getattr(self, name) for name in told},
+            **{name: getattr(self, name) for name in plain},
             "images": self.images,
             "accuracy": self.accuracy,
             "by_class": self.by_class(),
@@ -120,14 +120,24 @@ def evaluate_folder(
     unreadable: Literal["refuse", "skip"] = "refuse",
     progress: Progress | None = None,
 ) -> tuple[Evaluation, Photos]:
-    """Score a model on a folder of class folders. Classes it does not know serve to measure the unknown score."""
+    """Score a model on a folder with one folder of photos per class.
+
+    Args:
+        classifier: The model.
+        folder: The photos. Classes that the model does not know are used to measure its unknown score.
+        unreadable: Whether damaged files are an error (`refuse`) or left out (`skip`).
+        progress: Where to show progress.
+
+    Returns:
+        The evaluation, and the photos it was made on.
+    """
     photos = gather(folder, unreadable=unreadable, progress=progress)
     position = {name: i for i, name in enumerate(classifier.classes)}
     labels = np.array([position.get(photos.names[c], -1) for c in photos.images.labels])
     if not (labels >= 0).any():
         some = ", ".join(classifier.classes[:5]) or "none yet"
         raise EaseError(f"no class folder in '{folder}' is a class of the model (it knows: {some} ...)")
-    logits = _scores(classifier, photos.images, progress or Quiet())
+    logits = classifier.predictor.logits(photos.images, progress=progress)
     known, strange = logits[labels >= 0], logits[labels < 0]
     truth = torch.from_numpy(labels[labels >= 0])
     best = known.argmax(dim=1)
@@ -156,16 +166,6 @@ def evaluate_folder(
     return evaluation, photos
 
 
-def _scores(classifier: Classifier, images: ImageSet, progress: Progress) -> Tensor:
-    parts = []
-    with progress.bar("evaluation", len(images)) as advance:
-        for start in range(0, len(images), 64):
-            batch = images.take(np.arange(start, min(start + 64, len(images))))
-            parts.append(classifier.logits([batch.image(i) for i in range(len(batch))]))
-            advance(len(batch))
-    return torch.cat(parts)
-
-
 def _share(flags: Tensor) -> float:
     return float(flags.double().mean())
 
@@ -186,7 +186,7 @@ def _mistakes(
 
 
 def write_evaluation(evaluation: Evaluation, photos: Photos, out: Path) -> list[Path]:
-    """A page to look at, the table of confusions, and everything as JSON."""
+    """Write an HTML page, the confusion matrix as CSV, and all figures as JSON; returns the paths."""
     make_folder(out)
     paths = [out / "evaluation.html", out / "confusion.csv", out / "evaluation.json"]
     write_atomic(paths[0], _page(evaluation, photos).encode())
@@ -204,36 +204,39 @@ def write_evaluation(evaluation: Evaluation, photos: Photos, out: Path) -> list[
 def _page(evaluation: Evaluation, photos: Photos) -> str:
     source = (files("ease.app") / "evaluation.html").read_text(encoding="utf-8")
     template = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    worst = [name for name in evaluation.by_class() if name in evaluation.mistakes][:WORST]
+    worst = [name for name in evaluation.by_class() if name in evaluation.mistakes][:WORST_CLASSES]
     largest = max(1, int((evaluation.confusion - np.diag(np.diag(evaluation.confusion))).max()))
     return template.from_string(source).render(
         e=evaluation,
         by_class=evaluation.by_class(),
         counts=dict(zip(evaluation.names, evaluation.confusion.sum(axis=1).tolist(), strict=True)),
-        matrix=evaluation.confusion.tolist() if len(evaluation.names) <= MATRIX else None,
+        matrix=evaluation.confusion.tolist() if len(evaluation.names) <= MATRIX_CLASSES else None,
         shade=lambda row, column, count: _shade(
             row == column, count, int(evaluation.confusion[row].sum()), largest
         ),
         worst=[
-            (name, _usual_mistake(evaluation, name), _pictures(evaluation, photos, name)) for name in worst
+            (name, _most_frequent_mistake(evaluation, name), _pictures(evaluation, photos, name))
+            for name in worst
         ],
     )
 
 
 def _shade(right: bool, count: int, total: int, largest: int) -> str:
-    """A class of the style sheet, by the share of the row (right ones) or by the worst confusion."""
+    """A CSS class: by the share of the row for right answers, by the largest confusion for wrong ones."""
     share = count / max(1, total) if right else count / largest
     return f"{'right' if right else 'wrong'}{min(4, int(np.ceil(share * 4)))}" if count else "none"
 
 
-def _usual_mistake(evaluation: Evaluation, name: str) -> str:
+def _most_frequent_mistake(evaluation: Evaluation, name: str) -> str:
     return Counter(m.taken_for for m in evaluation.mistakes[name]).most_common(1)[0][0]
 
 
 def _pictures(evaluation: Evaluation, photos: Photos, name: str) -> list[tuple[str, Mistake]]:
-    return [(_thumbnail(photos.images.image(m.position)), m) for m in evaluation.mistakes[name][:SHOWN]]
+    return [
+        (_thumbnail(photos.images.image(m.position)), m) for m in evaluation.mistakes[name][:MISTAKES_SHOWN]
+    ]
 
 
 def _thumbnail(image: Tensor) -> str:
-    """As a data URI, so that the page is one file."""
+    """A data URI, so that the page is a single file."""
     return f"data:image/jpeg;base64,{base64.b64encode(jpeg(image)).decode()}"

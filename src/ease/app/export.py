@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +19,7 @@ from ease.app.calibration import Calibration
 from ease.backbone import PTM
 from ease.backbone.vit import stacked
 from ease.errors import EaseError
-from ease.methods import Learner, Prompted, PromptLearner, making_sense, open_model
+from ease.methods import Learner, making_sense, open_model
 from ease.storage import files as durable
 from ease.storage.model_directory import model_directory
 
@@ -63,6 +63,15 @@ class Exported:
     outputs: tuple[str, ...]
 
 
+@runtime_checkable
+class HasModule(Protocol):
+    """A method whose whole prediction is one module, such as those with prompts for each image."""
+
+    def module(self) -> nn.Module:
+        """Pixels [N, 3, s, s] -> a tuple that begins with logits [N, classes]; all weights are registered."""
+        ...
+
+
 class Network(nn.Module):
     """Pixels in [0, 1] -> logits and what they mean, as one computation that is the same for every batch size.
 
@@ -87,7 +96,7 @@ class Network(nn.Module):
         # All are registered, so that a weight which several subspaces use stands in the file once.
         self.vits = nn.ModuleList([learner.backbone.vit])
         self.vits.extend(vit for tuning in asked if (vit := tuning.vit()) is not None)
-        self.prompted = Prompted(learner) if isinstance(learner, PromptLearner) else None
+        self.whole = learner.module() if isinstance(learner, HasModule) else None
 
     def forward(self, pixels: Tensor) -> tuple[Tensor, ...]:
         """[N, 3, s, s] -> logits [N, C], probabilities [N, C] and, of a calibrated model, unknown scores [N]."""
@@ -96,8 +105,9 @@ class Network(nn.Module):
 
     def _logits(self, pixels: Tensor) -> Tensor:
         (learner,) = self._learner
-        if self.prompted is not None:
-            return self.prompted(pixels)[0]
+        if self.whole is not None:
+            logits: Tensor = self.whole(pixels)[0]
+            return logits
         if learner.per_image:
             return learner.logits(pixels)
         tunings = list(self.tunings)

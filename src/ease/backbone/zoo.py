@@ -62,18 +62,27 @@ def load_backbone(
     normalize: Literal["model", "none"] = "model",
     pretrained: bool = True,
 ) -> Backbone:
-    """The frozen backbone of that name.
+    """Load a frozen backbone by name.
 
     Args:
         name: `ease-vit`, or any plain timm ViT by its timm name, with or without a pretrained tag.
-        weights: a local file to use in place of the hub's (or the embedded) weights.
-        input_size: side length of the input; the positions are resampled. The model's own when None.
+        weights: Local file to use in place of the hub's (or the embedded) weights.
+        input_size: Side length of the input in pixels; position embeddings are resampled. The model's own if None.
         normalize: `model` for the mean and std the weights were trained with, `none` for pixels in [0, 1].
         pretrained: False gives random weights, the same ones every time.
 
-    `weights_hash` covers the tensors under the names, shapes and types they have in the file, without the
-    classifier; for the hub, where timm keeps the file to itself, those of the model before its positions are
-    resampled. Both agree for a file that uses timm's own names.
+    Returns:
+        The backbone. `features(pixels, tunings)` maps pixels [N, 3, s, s] to features [S, N, d], one row of S for each
+        tuning. `weights_hash` covers the tensors under the names, shapes and types they have in the file, without the
+        classifier; for weights from the hub, those of the model before its positions are resampled. Both agree for a
+        file that uses timm's own names.
+
+    Example:
+        >>> import torch
+        >>> from ease import load_backbone
+        >>> backbone = load_backbone("ease-vit", input_size=16)
+        >>> backbone.features(torch.zeros(2, 3, 16, 16), [None]).shape
+        torch.Size([1, 2, 192])
     """
     tensors = read_weights(Path(weights)) if weights is not None else None
     if name == EMBEDDED:

@@ -1,4 +1,4 @@
-"""The `ease` command. Heavy imports (torch, timm) live inside the commands: help and completion must answer at once."""
+"""The `ease` command. Commands import torch and timm when they run, so that help and completion are fast."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from ease import __version__
-from ease.cli import grow, lists, models, paper, runs, serve, share
+from ease.cli import classify, lists, models, paper, runs, serve, share
 from ease.errors import EaseError
 from ease.filesystem import explain
 
@@ -20,57 +20,70 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="""Class-incremental learning with a frozen ViT: one light adapter per task, no old image kept.
+    help="""Image classifiers that learn new classes at any time, without the old images.
 
-    Start with:  ease run --dataset digits --protocol "B0 Inc2" --out runs/first
+    Learn the classes of a folder of photos, then name what a new photo shows:
 
-    Then look at runs/first/report.html. What can be named: ease methods, ease datasets, ease backbones,
-    ease presets. A run that was stopped continues with: ease run --resume runs/first
+    [bold]  ease learn photos --model model[/]
+    [bold]  ease predict new.jpg --model model[/]
+
+    Measure a method of class-incremental learning on a stream of classes:
+
+    [bold]  ease run --dataset digits --protocol "B0 Inc2" --out runs/first[/]
     """,
+    rich_markup_mode="rich",
 )
 
 
 @app.callback()
 def _options(
-    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
-    version: Annotated[bool, typer.Option("--version", help="Print the version and leave.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of errors.")] = False,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
 ) -> None:
     if version:
         typer.echo(__version__)
         raise typer.Exit
 
 
-COMMANDS: dict[str, Callable[..., None]] = {
-    "learn": grow.learn,
-    "predict": grow.predict,
-    "rename": grow.rename,
-    "forget": grow.forget,
-    "rollback": grow.rollback,
-    "serve": serve.serve,
-    "run": runs.run,
-    "study": runs.study,
-    "paper": paper.paper,
-    "report": runs.report,
-    "compare": runs.compare,
-    "eval": models.evaluate,
-    "info": models.info,
-    "compact": models.compact,
-    "verify": models.verify,
-    "export": share.export,
-    "pack": share.pack,
-    "unpack": share.unpack,
-    "methods": lists.methods,
-    "backbones": lists.backbones,
-    "studies": lists.studies,
-    "presets": lists.presets,
+COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
+    "Classify": {
+        "learn": classify.learn,
+        "predict": classify.predict,
+        "serve": serve.serve,
+        "rename": classify.rename,
+        "forget": classify.forget,
+        "rollback": classify.rollback,
+    },
+    "Experiments": {
+        "run": runs.run,
+        "study": runs.study,
+        "paper": paper.paper,
+        "report": runs.report,
+        "compare": runs.compare,
+        "verify": models.verify,
+    },
+    "Models": {
+        "info": models.info,
+        "eval": models.evaluate,
+        "compact": models.compact,
+        "export": share.export,
+        "pack": share.pack,
+        "unpack": share.unpack,
+    },
 }
-for name, command in COMMANDS.items():
-    app.command(name)(command)
-app.add_typer(lists.datasets_app, name="datasets")
+"""Commands by the panel of `ease --help` in which they are listed."""
+for panel, commands in COMMANDS.items():
+    for name, command in commands.items():
+        app.command(name, rich_help_panel=panel)(command)
+app.add_typer(lists.list_app, name="list", rich_help_panel="Lists")
+app.add_typer(lists.datasets_app, name="datasets", rich_help_panel="Lists")
+for name, command in lists.LISTS.items():  # the older names of 'ease list NAME'
+    if name != "datasets":
+        app.command(name, hidden=True)(command)
 
 
 def main() -> None:
-    """The console script: errors as one line, exit code 2, no traceback unless --debug."""
+    """The console script. An error is one line and exit code 2, with a traceback only if --debug is given."""
     debug = "--debug" in sys.argv
     try:
         _check_words(sys.argv[1:])
@@ -89,7 +102,7 @@ def main() -> None:
             raise
         _fail(f"error: {explain('use', error.filename or 'a file', error)}")
     except Exception as error:
-        if type(error).__name__ == "Abort":  # how older versions of typer tell of Ctrl-C
+        if type(error).__name__ == "Abort":  # Ctrl-C in older versions of typer
             _fail("interrupted: a run continues with 'ease run --resume DIR'", INTERRUPTED)
         # Usage errors of the option parser carry their own message.
         message = getattr(error, "format_message", None)
@@ -99,11 +112,11 @@ def main() -> None:
 
 
 def _check_words(words: list[str]) -> None:
-    """A variable of the shell that is not set leaves an empty word, which as a path would mean the folder one is in."""
+    """Refuse empty words: a shell variable that is not set leaves one, and as a path it means the current folder."""
     for at, word in enumerate(words):
         if not word or (word.startswith("--") and word.endswith("=")):
             where = word[:-1] or (words[at - 1] if at else "the command")
-            raise EaseError(f"the value after '{where}' is empty: is a variable of the shell not set?")
+            raise EaseError(f"the value after '{where}' is empty: is a shell variable not set?")
 
 
 def _fail(line: str, code: int = 2) -> None:

@@ -1,7 +1,8 @@
-"""What can be named: methods, datasets, backbones, studies, presets."""
+"""Commands that list names: methods, datasets, backbones, presets, studies. `ease datasets check` is here too."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -10,11 +11,9 @@ import typer
 from ease.cli import options
 from ease.cli.output import listing, print_json
 
-datasets_app = typer.Typer(invoke_without_command=True)
-
 
 def methods(as_json: options.Json = False) -> None:
-    """List the methods, those of other packages too."""
+    """List the methods, including those of other installed packages."""
     from ease.methods import faults
     from ease.methods import methods as known
 
@@ -27,26 +26,86 @@ def methods(as_json: options.Json = False) -> None:
         typer.echo(f"note: {line}", err=True)
 
 
-@datasets_app.callback()
-def datasets(context: typer.Context, as_json: options.Json = False) -> None:
-    """List the datasets, or check one."""
-    if context.invoked_subcommand is not None:
-        return
+def datasets(as_json: options.Json = False) -> None:
+    """List the datasets."""
     from ease.streams.datasets import dataset_list
 
     listing([{"name": name, "about": about} for name, about in dataset_list().items()], as_json)
 
 
+def backbones(as_json: options.Json = False) -> None:
+    """List some backbones. Any plain timm ViT can be used by its name."""
+    from ease.backbone.zoo import backbone_list
+
+    listing([{"name": name, "about": about} for name, about in backbone_list().items()], as_json)
+
+
+def presets(
+    name: Annotated[str | None, typer.Argument(help="Preset whose rows are listed.")] = None,
+    as_json: options.Json = False,
+) -> None:
+    """List the presets, or the rows of one preset.
+
+    A row names the dataset, protocol and backbone as well: 'ease run --preset released/ROW' needs no other option.
+    """
+    from ease.presets import preset_list, preset_rows
+
+    about = preset_list()
+    rows = {key: preset_rows(key) for key in (about if name is None else [name])}
+    named = [{"name": row, **place} for own in rows.values() for row, place in own.items()]
+    if name is not None and named:
+        listing(named, as_json)
+    elif name is not None:
+        listing([{"name": name, "about": about[name]}], as_json)
+        typer.echo(f"note: preset '{name}' has no rows: it can be used with every dataset", err=True)
+    elif as_json:
+        print_json([{"name": key, "about": line} for key, line in about.items()] + named)
+    else:
+        listed = {
+            key: f"{line} ({len(rows[key])} rows)" if rows[key] else line for key, line in about.items()
+        }
+        listing([{"name": key, "about": line} for key, line in listed.items()], as_json)
+        typer.echo("list the rows of a preset with: ease list presets NAME", err=True)
+
+
+def studies(as_json: options.Json = False) -> None:
+    """List the studies."""
+    from ease.experiments.plans.study import study_list
+
+    listing([{"name": name, "about": about} for name, about in study_list().items()], as_json)
+
+
+LISTS: dict[str, Callable[..., None]] = {
+    "methods": methods,
+    "datasets": datasets,
+    "backbones": backbones,
+    "presets": presets,
+    "studies": studies,
+}
+list_app = typer.Typer(no_args_is_help=True, help="List methods, datasets, backbones, presets or studies.")
+for list_name, command in LISTS.items():
+    list_app.command(list_name)(command)
+
+datasets_app = typer.Typer(invoke_without_command=True, help="Check the images of a dataset.")
+
+
+@datasets_app.callback()
+def _datasets(context: typer.Context, as_json: options.Json = False) -> None:
+    if context.invoked_subcommand is None:  # the older name of 'ease list datasets'
+        datasets(as_json)
+
+
 @datasets_app.command()
 def check(
-    name: Annotated[str, typer.Argument(help="See 'ease datasets'.")],
-    data_root: options.DataRoot = None,
+    name: Annotated[str, typer.Argument(help="Dataset, see 'ease list datasets'.")],
+    data_root: Annotated[Path | None, typer.Option(help="Folder of the dataset.")] = None,
     archive: Annotated[
-        Path | None, typer.Option(help="Compare this file with the published MD5; alone, only that.")
+        Path | None,
+        typer.Option(help="Compare this archive with its published MD5; without --data-root, only that."),
     ] = None,
     as_json: options.Json = False,
 ) -> None:
-    """Look for damage, duplicates and missing images; exits with 1 if the data is damaged."""
+    """Look for damaged, duplicate and missing images. The exit code is 1 if the data is damaged."""
     from ease.progress import Bars
     from ease.streams.intake.checks import check_dataset
 
@@ -58,42 +117,3 @@ def check(
             typer.echo(line)
     if not found.good:
         raise typer.Exit(1)
-
-
-def backbones(as_json: options.Json = False) -> None:
-    """List backbones worth knowing; any plain timm ViT works by its name."""
-    from ease.backbone.zoo import backbone_list
-
-    listing([{"name": name, "about": about} for name, about in backbone_list().items()], as_json)
-
-
-def studies(as_json: options.Json = False) -> None:
-    """List the studies."""
-    from ease.experiments.plans.study import study_list
-
-    listing([{"name": name, "about": about} for name, about in study_list().items()], as_json)
-
-
-def presets(
-    name: Annotated[str | None, typer.Argument(help="List the named rows of this preset.")] = None,
-    as_json: options.Json = False,
-) -> None:
-    """List the presets; with a name, its rows: 'ease run --preset released/ROW' needs no other setting."""
-    from ease.presets import preset_list, preset_rows
-
-    about = preset_list()
-    rows = {key: preset_rows(key) for key in (about if name is None else [name])}
-    named = [{"name": row, **place} for own in rows.values() for row, place in own.items()]
-    if name is not None and named:
-        listing(named, as_json)
-    elif name is not None:
-        listing([{"name": name, "about": about[name]}], as_json)
-        typer.echo(f"note: preset '{name}' has no named rows: it serves every dataset", err=True)
-    elif as_json:
-        print_json([{"name": key, "about": line} for key, line in about.items()] + named)
-    else:
-        listed = {
-            key: f"{line} ({len(rows[key])} rows)" if rows[key] else line for key, line in about.items()
-        }
-        listing([{"name": key, "about": line} for key, line in listed.items()], as_json)
-        typer.echo("rows of a preset: ease presets NAME", err=True)

@@ -1,4 +1,4 @@
-"""Commands on a saved model, and on the authors' outputs."""
+"""Commands on a saved model, and the check against the outputs of the authors' code."""
 
 from __future__ import annotations
 
@@ -13,22 +13,24 @@ from ease.errors import EaseError
 
 
 def evaluate(
-    model: Annotated[Path, typer.Option(help="Model directory.")],
+    model: options.ModelDirectory,
     folder: Annotated[Path | None, typer.Argument(help="Photos, one folder per class.")] = None,
     dataset: options.Dataset = None,
     data_root: options.DataRoot = None,
     weights: options.Weights = None,
     limit_per_class: options.LimitPerClass = None,
     out: Annotated[
-        Path | None, typer.Option(help="Folder for a page with the worst classes as pictures.")
+        Path | None, typer.Option(help="Folder for an HTML page that shows mistakes of the worst classes.")
     ] = None,
     unreadable: options.Unreadable = "refuse",
     budget: options.Budget = None,
     as_json: options.Json = False,
 ) -> None:
-    """Score a saved model on a folder of photos, or on the test images of a dataset."""
+    """Evaluate a model on a folder of photos, or on the test images of a dataset."""
     if (folder is None) == (dataset is None):
-        raise EaseError("what should it be scored on? give a folder of class folders, or --dataset NAME")
+        raise EaseError(
+            "nothing to evaluate on: give a folder of photos with one folder per class, or --dataset NAME"
+        )
     if folder is not None:
         if data_root is not None or limit_per_class is not None:
             raise EaseError("--data-root and --limit-per-class belong to --dataset, not to a folder")
@@ -37,8 +39,9 @@ def evaluate(
     if out is not None:
         raise EaseError("--out belongs to a folder of photos; for datasets see 'ease run' and 'ease report'")
     from ease.experiments.predictor import evaluate_model
+    from ease.progress import Bars
 
-    found = evaluate_model(model, str(dataset), data_root, weights, limit_per_class, budget)
+    found = evaluate_model(model, str(dataset), data_root, weights, limit_per_class, budget, Bars())
     if as_json:
         print_json(found)
         return
@@ -76,13 +79,16 @@ def _evaluate_folder(
     typer.echo(
         f"{found.accuracy:.2f} % of {found.images} images, {len(found.names)} classes (top-5 {found.top5:.2f} %)"
     )
-    calibrated = "uncalibrated" if found.ece_after is None else f"{found.ece_after:.1f} % after"
-    typer.echo(f"calibration error (ECE): {found.ece_before:.1f} % before temperature, {calibrated}")
+    calibrated = "not calibrated" if found.ece_after is None else f"{found.ece_after:.1f} % after"
+    typer.echo(f"calibration error (ECE): {found.ece_before:.1f} % before calibration, {calibrated}")
     if found.accepted is not None:
-        typer.echo(f"known images accepted: {found.accepted:.1f} %")
+        typer.echo(f"images of known classes taken as known: {found.accepted:.1f} %")
     if found.auroc is not None:
         strangers = ", ".join(found.strangers)
-        typer.echo(f"unknown classes ({strangers}): {found.rejected:.1f} % rejected, AUROC {found.auroc:.3f}")
+        typer.echo(
+            f"images of unknown classes ({strangers}) taken as unknown: {found.rejected:.1f} %, "
+            f"AUROC {found.auroc:.3f}"
+        )
     worst = [f"{name} {rate:.0f} %" for name, rate in list(found.by_class().items())[:5] if rate < 100]
     if worst:
         typer.echo(f"worst classes: {', '.join(worst)}")
@@ -95,10 +101,11 @@ def _evaluate_folder(
 
 
 def info(
-    model: Annotated[Path, typer.Argument(help="Model directory, or a run's folder.")],
+    model: options.SavedModel,
     as_json: options.Json = False,
 ) -> None:
-    """What a saved model is: method, backbone, classes by task, size on disk."""
+    """Describe a saved model: method, backbone, classes by task, size on disk."""
+    from ease.methods import find_method
     from ease.reporting.describe import describe_model
 
     found = describe_model(model)
@@ -113,15 +120,15 @@ def info(
     for act in found["history"]:
         what = [f"{len(act['classes'])} classes"] * bool(act["classes"])
         what += [f"more of {', '.join(act['extended'])}"] * bool(act["extended"])
-        then = "no image held out"
+        measured = "no image held out"
         if act["accuracy"] is not None:
-            then = f"{act['accuracy']:.1f} % of {act['held_out']} held-out images right on that day"
+            measured = f"{act['accuracy']:.1f} % of {act['held_out']} held-out images recognised then"
         typer.echo(
-            f"{act['date'][:10]}: {' and '.join(what) or 'classes forgotten since'}, {act['images']} images; {then}"
+            f"{act['date'][:10]}: {' and '.join(what) or 'classes forgotten since'}, {act['images']} images; {measured}"
         )
-    words = {"learner": "other state", "memory": "kept images"}
+    titles = {"learner": find_method(found["method"]).state_title, "memory": "training images"}
     parts = [
-        f"{words.get(kind, kind)} {size / 2**20:.2f} MB" for kind, size in found["bytes_by_kind"].items()
+        f"{titles.get(kind, kind)} {size / 2**20:.2f} MB" for kind, size in found["bytes_by_kind"].items()
     ]
     parts += [f"stored as {' and '.join(found['storages'])}"] * bool(found["storages"])
     passes = found["passes_per_image"]
@@ -130,41 +137,46 @@ def info(
         f"{passes} pass{'es' * (passes != 1)} per image"
     )
     if found["adapted"] is not None:
-        how = (
-            "adapted to its first classes"
-            if found["adapted"]
-            else "not adapted: it reads the backbone as it is"
-        )
-        typer.echo(how)
+        adapted = "backbone adapted to the first classes" if found["adapted"] else "backbone not adapted"
+        typer.echo(adapted)
 
 
 def compact(
-    model: Annotated[Path, typer.Option(help="Model directory, or a run's folder.")],
+    model: Annotated[Path, typer.Option(help="Model directory, or the folder of a run.")],
     storage: Annotated[
-        str | None, typer.Option(help="Of all that is kept beside the backbone: fp16, int8 or fp32.")
+        str | None,
+        typer.Option(
+            metavar="fp16|int8|fp32", help="Number format of all that the model stores beside the backbone."
+        ),
     ] = None,
     energy: Annotated[
         float | None,
-        typer.Option(help="Share of each adapter matrix that low-rank factors keep, such as 0.99."),
+        typer.Option(help="Use low-rank adapters that keep this share of the energy, such as 0.99."),
     ] = None,
     max_subspaces: Annotated[
-        int | None, typer.Option(metavar="K", help="Passes that a prediction may take.")
+        int | None,
+        typer.Option(metavar="K", help="Largest number of subspaces, that is of passes per prediction."),
     ] = None,
     how: Annotated[
         str | None, typer.Option(help="How to lose subspaces: drop (default), or merge adapters.")
     ] = None,
     check: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="Photos, one folder per class: accuracy before and after."),
+        typer.Option(
+            metavar="FOLDER", help="Photos, one folder per class, to measure the accuracy before and after."
+        ),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Write nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what the result would be.")] = False,
     forget_history: Annotated[
-        bool, typer.Option("--forget-history", help="Remove all earlier generations; cannot be undone.")
+        bool, typer.Option("--forget-history", help="Remove all earlier generations; this cannot be undone.")
     ] = False,
     weights: options.Weights = None,
     as_json: options.Json = False,
 ) -> None:
-    """Make a saved model of ease or strata smaller. The old generation stays until its history is forgotten."""
+    """Make a saved model smaller.
+
+    The result is a new generation: 'ease rollback' restores the old one, until --forget-history removes it.
+    """
     from dataclasses import asdict
 
     from ease.app.compact import Compaction
@@ -185,18 +197,18 @@ def compact(
         return
     _show_sizes(done)
     if not done.changed:
-        typer.echo("nothing to do: the model is no larger than that already")
+        typer.echo("nothing to do: the model is already as small as that")
     elif done.generation is None:
         typer.echo("nothing was written (--dry-run)")
     else:
         typer.echo(f"wrote generation {done.generation} of {model}")
         if not forget_history:
-            typer.echo(f"the old one comes back with: ease rollback --model {model} {done.previous}")
+            typer.echo(f"restore the old one with: ease rollback --model {model} {done.previous}")
     if forget_history and not dry_run:
-        typer.echo("forgot all earlier generations")
+        typer.echo("removed all earlier generations")
     elif done.history_bytes:
         typer.echo(
-            f"files of other generations still take {done.history_bytes} bytes (free them: --forget-history)"
+            f"files of other generations take {done.history_bytes} bytes (remove them with --forget-history)"
         )
 
 
@@ -217,13 +229,16 @@ def _show_sizes(done: Any) -> None:
 
 
 def verify(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Golden .npz files.")],
+    files: Annotated[list[Path], typer.Argument(metavar="FILE", help="Recorded outputs (.npz).")],
     train: Annotated[
-        bool, typer.Option("--train", help="Replay training too, from the initial adapters.")
+        bool, typer.Option("--train", help="Repeat the training as well, from the initial adapters.")
     ] = False,
     as_json: options.Json = False,
 ) -> None:
-    """Replay runs of the authors' code and print the largest differences; exits with 1 above 1e-5."""
+    """Compare with recorded outputs of the authors' code.
+
+    Prints the largest differences. The exit code is 1 if one is above 1e-5.
+    """
     from dataclasses import asdict
 
     from rich.table import Table
@@ -232,7 +247,7 @@ def verify(
 
     found = [verify_file(path, train) for path in files if path.name != "common.npz"]
     if not found:
-        raise EaseError("nothing to verify: name golden files other than common.npz")
+        raise EaseError("nothing to verify: give files other than common.npz")
     if as_json:
         print_json([{**asdict(one), "within": one.within()} for one in found])
     else:

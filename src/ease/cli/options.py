@@ -1,4 +1,4 @@
-"""Options that several commands have, and how their text is read."""
+"""Options that several commands have, and functions that read their values."""
 
 from __future__ import annotations
 
@@ -9,24 +9,81 @@ import typer
 
 from ease.errors import EaseError, unknown
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")]
+NEW_MODEL = "Options for a new model"
+DATA = "Data"
+SETTINGS = "Method and settings"
+HARDWARE = "Hardware and memory"
+
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Sets = Annotated[
-    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any setting; repeatable.")
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Change a setting; can be given several times.",
+        rich_help_panel=SETTINGS,
+    ),
 ]
-Dataset = Annotated[str | None, typer.Option(help="See 'ease datasets'.")]
-DataRoot = Annotated[Path | None, typer.Option(help="The dataset's folder.")]
-Method = Annotated[str | None, typer.Option(help="Of a new model; see 'ease methods'.")]
-Backbone = Annotated[str | None, typer.Option(help="See 'ease backbones'.")]
-Weights = Annotated[Path | None, typer.Option(help="Local weights: .safetensors or .npz.")]
-InputSize = Annotated[int | None, typer.Option(help="Side length of the input in pixels.")]
-LimitPerClass = Annotated[int | None, typer.Option(help="Use only so many images of a class.")]
+MethodSets = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Change a setting of the method; can be given several times.",
+        rich_help_panel=NEW_MODEL,
+    ),
+]
+ModelDirectory = Annotated[Path, typer.Option(help="Model directory.")]
+SavedModel = Annotated[Path, typer.Argument(help="Model directory, or the folder of a run.")]
+Dataset = Annotated[str | None, typer.Option(help="Dataset, see 'ease list datasets'.", rich_help_panel=DATA)]
+DataRoot = Annotated[Path | None, typer.Option(help="Folder of the dataset.", rich_help_panel=DATA)]
+LimitPerClass = Annotated[
+    int | None,
+    typer.Option(metavar="N", help="Use at most this many images of each class.", rich_help_panel=DATA),
+]
+Backbone = Annotated[
+    str | None, typer.Option(help="Backbone, see 'ease list backbones'.", rich_help_panel=SETTINGS)
+]
+InputSize = Annotated[
+    int | None, typer.Option(help="Side length of the input in pixels.", rich_help_panel=SETTINGS)
+]
+Preset = Annotated[
+    str | None,
+    typer.Option(help="Named settings, see 'ease list presets'.", rich_help_panel=SETTINGS),
+]
+NewMethod = Annotated[
+    str | None,
+    typer.Option(
+        help="Any exemplar-free method, see 'ease list methods'; default: strata.",
+        rich_help_panel=NEW_MODEL,
+    ),
+]
+NewBackbone = Annotated[
+    str | None,
+    typer.Option(help="Backbone, see 'ease list backbones'; default: ease-vit.", rich_help_panel=NEW_MODEL),
+]
+NewAugment = Annotated[
+    str | None,
+    typer.Option(
+        help="Augmentation: photos (default), or gentle (no mirroring, little cropping).",
+        rich_help_panel=NEW_MODEL,
+    ),
+]
+Weights = Annotated[Path | None, typer.Option(help="Weights file of the backbone: .safetensors or .npz.")]
 Budget = Annotated[
-    int | None, typer.Option(min=1, help="Passes per photo, on the likeliest subspaces; all if left out.")
+    int | None,
+    typer.Option(
+        min=1, metavar="N", help="Passes through the backbone per photo; default: all of the model's."
+    ),
 ]
-Unreadable = Annotated[str, typer.Option(help="Damaged images: refuse or skip.")]
-Methods = Annotated[str | None, typer.Option(help="Only these, separated by commas.", metavar="A,B,...")]
-Seeds = Annotated[str | None, typer.Option(help="Separated by commas.", metavar="N,N,...")]
-Jobs = Annotated[int, typer.Option(min=1, help="Runs at a time; they share the cores.")]
+Unreadable = Annotated[
+    str, typer.Option(metavar="refuse|skip", help="Whether damaged images are an error or left out.")
+]
+Methods = Annotated[str | None, typer.Option(help="Run only these methods.", metavar="A,B,...")]
+Seeds = Annotated[str | None, typer.Option(help="Random seeds.", metavar="N,N,...")]
+Jobs = Annotated[
+    int, typer.Option(min=1, metavar="N", help="Number of runs at a time; they share the cores.")
+]
 
 
 def refuse_or_skip(text: str) -> Literal["refuse", "skip"]:
@@ -39,23 +96,27 @@ def refuse_or_skip(text: str) -> Literal["refuse", "skip"]:
 
 
 def path_text(path: Path | None) -> str | None:
+    """A path as text, for a configuration."""
     return None if path is None else str(path)
 
 
 def names(text: str | None) -> list[str]:
+    """The names in a list that is separated by commas."""
     return [part.strip() for part in (text or "").split(",") if part.strip()]
 
 
 def seed_numbers(text: str | None) -> list[int]:
+    """The value of --seeds."""
     parts = names(text)
     for part in parts:
         if not part.isdecimal():
-            raise EaseError(f"'{part}' is no seed: give whole numbers, such as --seeds 1993,1994")
+            raise EaseError(f"'{part}' is not a seed: give whole numbers, such as --seeds 1993,1994")
     return [int(part) for part in parts]
 
 
 def shard_numbers(text: str) -> tuple[int, int]:
+    """The value of --shard."""
     number, slash, count = text.partition("/")
     if not (slash and number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count)):
-        raise EaseError(f"'--shard {text}' is not i/n with i from 1 to n: write for instance --shard 1/4")
+        raise EaseError(f"'--shard {text}' is not I/N with I from 1 to N: write for example --shard 1/4")
     return int(number), int(count)

@@ -1,4 +1,4 @@
-"""The paper's exhibits."""
+"""The command that reproduces tables and figures of the paper."""
 
 from __future__ import annotations
 
@@ -13,29 +13,37 @@ from ease.cli.output import console, listing, print_json
 
 
 def paper(
-    name: Annotated[str, typer.Argument(help="An exhibit, 'all' of them, or 'list'.")],
-    scale: Annotated[str, typer.Option(help="full, small or tiny; see 'ease paper list'.")] = "tiny",
+    name: Annotated[str, typer.Argument(help="Name of a table or figure, 'all', or 'list'.")],
+    scale: Annotated[
+        str, typer.Option(metavar="full|small|tiny", help="Size, see 'ease paper list'.")
+    ] = "tiny",
     out: Annotated[
-        Path | None, typer.Option(help="Folder for runs and exhibits; runs/paper-SCALE if left out.")
+        Path | None, typer.Option(help="Folder for runs and results; default: runs/paper-SCALE.")
     ] = None,
     methods: options.Methods = None,
     seeds: options.Seeds = None,
-    shard: Annotated[
-        str, typer.Option(help="i/n: do the i-th of n shares of the work.", metavar="I/N")
-    ] = "1/1",
+    shard: Annotated[str, typer.Option(help="Do the I-th of N parts of the work.", metavar="I/N")] = "1/1",
     jobs: options.Jobs = 1,
-    dataset: Annotated[str | None, typer.Option(help="Only this dataset; the one of scale small.")] = None,
-    protocol: Annotated[str | None, typer.Option(help="Another split of that dataset.")] = None,
+    dataset: Annotated[
+        str | None,
+        typer.Option(help="Use only this dataset; scale small needs one.", rich_help_panel=options.DATA),
+    ] = None,
+    protocol: Annotated[
+        str | None, typer.Option(help="Split of that dataset, B<m> Inc<n>.", rich_help_panel=options.DATA)
+    ] = None,
     data_root: options.DataRoot = None,
-    backbone: Annotated[str | None, typer.Option(help="Another backbone.")] = None,
+    backbone: options.Backbone = None,
     weights: options.Weights = None,
     input_size: options.InputSize = None,
     limit_per_class: options.LimitPerClass = None,
-    preset: Annotated[str | None, typer.Option(help="Other settings; see 'ease presets'.")] = None,
+    preset: options.Preset = None,
     sets: options.Sets = None,
     as_json: options.Json = False,
 ) -> None:
-    """Reproduce a table or figure of the paper. Repeat the command to go on where it stopped."""
+    """Reproduce a table or figure of the paper.
+
+    Repeat the command to continue work that was interrupted.
+    """
     from ease.experiments.plans.paper import check_scale, exhibits, plan, scales
     from ease.experiments.reproduction import Reproduction
     from ease.progress import Bars
@@ -62,14 +70,14 @@ def paper(
         name, size, methods=names(methods), seeds=seed_numbers(seeds), options=given, sets=sets or []
     )
     work = Reproduction(wanted, out or Path("runs") / f"paper-{size}")
-    told = {}
+    records = {}
     for drawn in work.run(jobs, shard_numbers(shard), Bars()):
-        told[drawn.name] = drawn.records
+        records[drawn.name] = drawn.records
         if not as_json:
             typer.echo(f"{drawn.exhibit.paper}: {drawn.exhibit.title}")
             console().print(drawn.table)
             typer.echo(f"wrote {', '.join(str(path) for path in drawn.written)}")
     if as_json:
-        print_json(told)
+        print_json(records)
     if work.failure is not None:
         raise work.failure

@@ -1,4 +1,4 @@
-"""Commands that run methods on streams, and compare what came out."""
+"""Commands that run methods on streams of classes, and compare the results."""
 
 from __future__ import annotations
 
@@ -15,39 +15,102 @@ from ease.errors import EaseError
 
 
 def run(
-    dataset: options.Dataset = None,
-    protocol: Annotated[
-        str | None, typer.Option(help="B<m> Inc<n>: m classes first, then n at a time.")
-    ] = None,
-    method: Annotated[str | None, typer.Option(help="See 'ease methods'.")] = None,
-    backbone: options.Backbone = None,
     out: Annotated[Path | None, typer.Option(help="New folder for the results.")] = None,
     resume: Annotated[Path | None, typer.Option(help="Continue the run in this folder.")] = None,
-    preset: Annotated[str | None, typer.Option(help="Named settings; see 'ease presets'.")] = None,
-    config: Annotated[Path | None, typer.Option(help="YAML file with any of these settings.")] = None,
+    config: Annotated[Path | None, typer.Option(help="YAML file with any of these options.")] = None,
+    as_json: options.Json = False,
+    dataset: options.Dataset = None,
+    protocol: Annotated[
+        str | None,
+        typer.Option(
+            help="'B<m> Inc<n>': m classes in the first task (0: also n), n in each further one.",
+            rich_help_panel=options.DATA,
+        ),
+    ] = None,
     data_root: options.DataRoot = None,
-    weights: options.Weights = None,
-    input_size: options.InputSize = None,
-    normalize: Annotated[str | None, typer.Option(help="model (its mean and std) or none.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Names every random number; shuffles the classes.")] = None,
-    class_order: Annotated[Path | None, typer.Option(help="File with the order of the classes.")] = None,
+    class_order: Annotated[
+        Path | None,
+        typer.Option(help="File with the order of the classes.", rich_help_panel=options.DATA),
+    ] = None,
     limit_per_class: options.LimitPerClass = None,
     download: Annotated[
-        bool | None, typer.Option("--download", help="Fetch the dataset if it can be.")
+        bool | None,
+        typer.Option(
+            "--download", help="Download the dataset where that is possible.", rich_help_panel=options.DATA
+        ),
     ] = None,
-    unreadable: Annotated[str | None, typer.Option(help="Damaged images: refuse or skip.")] = None,
-    accelerator: Annotated[str | None, typer.Option(help="cpu, cuda, mps or auto.")] = None,
-    devices: Annotated[int | None, typer.Option(help="How many of them.")] = None,
-    precision: Annotated[str | None, typer.Option(help="32-true or bf16-mixed.")] = None,
-    compile: Annotated[
-        bool | None, typer.Option("--compile", help="Compile trainings; may pay in long ones.")
+    unreadable: Annotated[
+        str | None,
+        typer.Option(
+            metavar="refuse|skip",
+            help="Whether damaged images are an error (default) or left out.",
+            rich_help_panel=options.DATA,
+        ),
     ] = None,
-    feature_memory: Annotated[int | None, typer.Option(help="MB of test features held in memory.")] = None,
-    image_memory: Annotated[int | None, typer.Option(help="MB of decoded images held in memory.")] = None,
+    method: Annotated[
+        str | None,
+        typer.Option(help="Method, see 'ease list methods'.", rich_help_panel=options.SETTINGS),
+    ] = None,
+    preset: options.Preset = None,
     sets: options.Sets = None,
-    as_json: options.Json = False,
+    seed: Annotated[
+        int | None,
+        typer.Option(
+            help="Random seed; it also decides the order of the classes.", rich_help_panel=options.SETTINGS
+        ),
+    ] = None,
+    backbone: options.Backbone = None,
+    weights: Annotated[
+        Path | None,
+        typer.Option(
+            help="Weights file of the backbone: .safetensors or .npz.", rich_help_panel=options.SETTINGS
+        ),
+    ] = None,
+    input_size: options.InputSize = None,
+    normalize: Annotated[
+        str | None,
+        typer.Option(
+            metavar="model|none",
+            help="Normalise pixels with the backbone's mean and std (default), or not.",
+            rich_help_panel=options.SETTINGS,
+        ),
+    ] = None,
+    accelerator: Annotated[
+        str | None,
+        typer.Option(metavar="cpu|cuda|mps|auto", help="Kind of device.", rich_help_panel=options.HARDWARE),
+    ] = None,
+    devices: Annotated[
+        int | None, typer.Option(help="Number of devices.", rich_help_panel=options.HARDWARE)
+    ] = None,
+    precision: Annotated[
+        str | None,
+        typer.Option(
+            metavar="32-true|bf16-mixed", help="Floating-point precision.", rich_help_panel=options.HARDWARE
+        ),
+    ] = None,
+    compile: Annotated[
+        bool | None,
+        typer.Option(
+            "--compile",
+            help="Compile the training; it can make long trainings faster.",
+            rich_help_panel=options.HARDWARE,
+        ),
+    ] = None,
+    feature_memory: Annotated[
+        int | None,
+        typer.Option(
+            metavar="MB", help="Memory for features of test images.", rich_help_panel=options.HARDWARE
+        ),
+    ] = None,
+    image_memory: Annotated[
+        int | None,
+        typer.Option(metavar="MB", help="Memory for decoded images.", rich_help_panel=options.HARDWARE),
+    ] = None,
 ) -> None:
-    """Learn a stream of classes and write a record, a report and the model."""
+    """Run a method on a stream of classes.
+
+    The folder given by --out gets a record of the results, a report (HTML), the predictions and the model.
+    """
     given = {
         k: v for k, v in locals().items() if k not in ("out", "resume", "preset", "config", "sets", "as_json")
     }
@@ -58,16 +121,16 @@ def run(
 
     if resume is not None:
         if out is not None or sets or preset or config or any(v is not None for v in given.values()):
-            raise EaseError("--resume takes its settings from the run itself: give no others")
+            raise EaseError("--resume takes all options from the run itself: give no others")
         record, folder = resume_run(resume, Bars()), resume
     else:
         if out is None:
-            raise EaseError("where should the results go? give --out DIR (or --resume DIR to continue a run)")
+            raise EaseError("no folder for the results: give --out DIR, or --resume DIR to continue a run")
         given = {k: str(v) if isinstance(v, Path) else v for k, v in given.items()}
         resolved, notes = resolve(given, preset=preset, file=config, sets=sets or [])
         record, folder = start_run(resolved, out, notes, Bars()), out
     if int(os.environ.get("LOCAL_RANK", "0")):
-        return  # one process of a distributed run speaks for all
+        return  # only the first process of a distributed run prints
     if as_json:
         print_json(record)
         return
@@ -80,10 +143,8 @@ def run(
 
 
 def study(
-    name: Annotated[
-        str, typer.Argument(help="One of 'ease studies', or a YAML file with about, run and rows.")
-    ],
-    out: Annotated[Path, typer.Option(help="Folder for the runs and the comparison.")],
+    name: Annotated[str, typer.Argument(help="Name of a study, see 'ease list studies', or a YAML file.")],
+    out: Annotated[Path, typer.Option(help="Folder for the runs and their comparison.")],
     methods: options.Methods = None,
     seeds: options.Seeds = None,
     jobs: options.Jobs = 1,
@@ -92,7 +153,10 @@ def study(
     sets: options.Sets = None,
     as_json: options.Json = False,
 ) -> None:
-    """Run many methods on one stream: one table, one plot, one page. Repeat the command to go on where it stopped."""
+    """Run several methods on one stream and compare them.
+
+    Repeat the command to continue a study that was interrupted.
+    """
     from ease.experiments.plans.study import load_study, run_study
     from ease.progress import Bars
 
@@ -109,12 +173,13 @@ def study(
 
 def report(
     folders: Annotated[
-        list[Path], typer.Argument(metavar="DIR...", help="Finished runs, or folders that hold several.")
+        list[Path],
+        typer.Argument(metavar="DIR", help="Folders of finished runs, or folders that contain such."),
     ],
-    out: Annotated[Path, typer.Option(help="Folder for the report and the plot.")],
+    out: Annotated[Path, typer.Option(help="Folder for the report and the figures.")],
     as_json: options.Json = False,
 ) -> None:
-    """Compare finished runs: a table here, a plot and an HTML page in a folder."""
+    """Write a report on finished runs: a table, figures and an HTML page."""
     from ease.experiments.plans.study import write_comparison
     from ease.experiments.records import find_records
 
@@ -131,12 +196,17 @@ def report(
 
 
 def compare(
-    a: Annotated[Path, typer.Argument(metavar="A", help="A run, a record file, or a folder of seeds.")],
-    b: Annotated[Path, typer.Argument(metavar="B", help="What to compare it with.")],
-    method: Annotated[str | None, typer.Option(help="Which one, where the folders have several.")] = None,
+    a: Annotated[
+        Path,
+        typer.Argument(metavar="A", help="Run, record file, or folder of runs with several seeds."),
+    ],
+    b: Annotated[Path, typer.Argument(metavar="B", help="The same, to compare with A.")],
+    method: Annotated[
+        str | None, typer.Option(help="Method to compare, if the folders contain several.")
+    ] = None,
     as_json: options.Json = False,
 ) -> None:
-    """Two experiments side by side: settings, results, and whether the difference could be chance."""
+    """Compare two experiments: settings, results, and whether the difference is significant."""
     from ease.reporting.compare import compare as compared
 
     found = compared(a, b, method)

@@ -1,4 +1,4 @@
-"""Serve a model over HTTP."""
+"""The command that serves a model over HTTP."""
 
 from __future__ import annotations
 
@@ -12,57 +12,60 @@ from ease.errors import EaseError
 
 
 def serve(
-    model: Annotated[Path, typer.Option(help="Model directory.")],
+    model: options.ModelDirectory,
     host: Annotated[
-        str, typer.Option(help="Where to listen; beyond this machine a token is needed.")
+        str, typer.Option(help="Address to listen on; other than this machine's own, it needs a token.")
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 8000,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")
+    ] = 8000,
     token: Annotated[
         str | None,
         typer.Option(
-            envvar="EASE_TOKEN", help="What changes of the model need; better not on the command line."
+            envvar="EASE_TOKEN",
+            help="Token that changes of the model need; safer in the environment than on the command line.",
         ),
     ] = None,
     weights: options.Weights = None,
     budget: options.Budget = None,
-    create: Annotated[bool, typer.Option("--create", help="Start a new model if there is none.")] = False,
-    method: options.Method = None,
-    backbone: Annotated[str | None, typer.Option(help="Of a new model; see 'ease backbones'.")] = None,
-    augment: Annotated[
-        str | None, typer.Option(help="Of a new model: photos, or gentle for what must not be mirrored.")
-    ] = None,
     work: Annotated[
-        Path | None,
-        typer.Option(help="Folder for uploads while they are needed; a temporary one if left out."),
+        Path | None, typer.Option(help="Folder for uploads while they are needed; default: a temporary one.")
     ] = None,
-    predict_mb: Annotated[int, typer.Option(min=1, help="Largest request for predictions.")] = 20,
-    predict_files: Annotated[int, typer.Option(min=1, help="Most images in it.")] = 64,
-    learn_mb: Annotated[int, typer.Option(min=1, help="Largest request to learn.")] = 500,
-    learn_files: Annotated[int, typer.Option(min=1, help="Most images in it.")] = 10_000,
-    unpacked_mb: Annotated[int, typer.Option(min=1, help="Largest archive, unpacked.")] = 2000,
-    megapixels: Annotated[int, typer.Option(min=1, max=89, help="Largest image.")] = 50,
-    job_seconds: Annotated[int, typer.Option(min=1, help="Longest job.")] = 3600,
-    waiting: Annotated[int, typer.Option(min=1, help="Most predictions at a time.")] = 64,
+    limits: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="YAML or JSON file with limits of requests and jobs, such as 'predict_files: 100'; "
+            "docs/serving.md lists all with their defaults.",
+        ),
+    ] = None,
+    create: Annotated[
+        bool,
+        typer.Option(
+            "--create",
+            help="Create an empty model if there is none.",
+            rich_help_panel=options.NEW_MODEL,
+        ),
+    ] = False,
+    method: options.NewMethod = None,
+    augment: options.NewAugment = None,
+    backbone: options.NewBackbone = None,
 ) -> None:
-    """Answer over HTTP and learn new classes meanwhile. The page is at the address it prints, the API at /docs."""
+    """Serve a model over HTTP, with a web page.
+
+    The model answers while it learns new classes. The page is at the address that is printed, the description of the
+    API at /docs.
+    """
     from ease.app.server import require_packages
 
     require_packages()
-    from ease.app.server.guard import MB, Limits, check_token
+    from ease.app.server.guard import check_token
+    from ease.app.server.limits import Limits, read_limits
     from ease.app.server.run import serve as run
 
     check_token(host, token)
+    accepted = Limits() if limits is None else read_limits(limits)
     _prepare(model, create, {"method": method, "backbone": backbone, "augment": augment}, weights)
-    limits = Limits(
-        predict_bytes=predict_mb * MB,
-        predict_files=predict_files,
-        learn_bytes=learn_mb * MB,
-        learn_files=learn_files,
-        unpacked_bytes=unpacked_mb * MB,
-        pixels=megapixels * 1_000_000,
-        job_seconds=job_seconds,
-        waiting=waiting,
-    )
     run(
         model,
         host=host,
@@ -71,34 +74,37 @@ def serve(
         weights=weights,
         budget=budget,
         work=work,
-        limits=limits,
+        limits=accepted,
         announce=typer.echo,
     )
 
 
 def _prepare(model: Path, create: bool, wanted: dict[str, str | None], weights: Path | None) -> None:
-    """A new model where one is wanted and none is. A server that is started again finds its own."""
+    """Create the model if that is asked for and there is none. A restarted server finds its model."""
+    from ease.methods import find_method
     from ease.storage.model_directory import ModelDirectory
 
     given = {key: value for key, value in wanted.items() if value is not None}
+    directory = ModelDirectory(model)
     if not create:
         if given:
-            options_given = " and ".join(f"--{key}" for key in given)
-            raise EaseError(f"{options_given} is for a new model: add --create, or leave it out")
-        ModelDirectory(model).manifest()  # a wrong path is told before the server is made
+            names = " and ".join(f"--{key}" for key in given)
+            raise EaseError(f"{names} is for a new model: add --create, or leave it out")
+        directory.manifest()  # a wrong path is reported before the server is started
         return
-    directory = ModelDirectory(model)
     if directory.exists:
         found = directory.manifest()
-        kept = {
+        existing = {
             "method": found["method"],
             "backbone": found["backbone"]["name"],
             "augment": found.get("augmentation", "photos"),
         }
+        if "method" in given:
+            given["method"] = find_method(given["method"]).name
         for key, value in given.items():
-            if value != kept[key]:
+            if value != existing[key]:
                 raise EaseError(
-                    f"{model} already holds a model with {key} {kept[key]}: choose another folder"
+                    f"{model} already holds a model with {key} {existing[key]}: choose another folder"
                 )
         return
     from ease.app.classifier import Classifier

@@ -1,4 +1,4 @@
-"""Commands that take a saved model to other machines."""
+"""Commands that bring a saved model to other machines: export, pack, unpack."""
 
 from __future__ import annotations
 
@@ -10,16 +10,14 @@ import typer
 from ease.cli import options
 from ease.cli.output import print_json
 
-Model = Annotated[Path, typer.Argument(help="Model directory, or a run's folder.")]
-
 
 def export(
-    model: Model,
-    onnx: Annotated[Path, typer.Option("--onnx", help="The ONNX file to write.")],
+    model: options.SavedModel,
+    onnx: Annotated[Path, typer.Option("--onnx", help="ONNX file to write.")],
     weights: options.Weights = None,
     as_json: options.Json = False,
 ) -> None:
-    """Write a saved model as one ONNX file, which runs without ease; its logits are checked."""
+    """Write a model as an ONNX file, which runs without ease. Its logits are checked."""
     from dataclasses import asdict
 
     from ease.app.export import export_onnx
@@ -35,15 +33,18 @@ def export(
 
 
 def pack(
-    model: Model,
-    out: Annotated[Path, typer.Option(help="The archive to write, such as flowers.ease.")],
+    model: options.SavedModel,
+    out: Annotated[Path, typer.Option(help="Archive to write, such as flowers.ease.")],
     weights: options.Weights = None,
     with_images: Annotated[
-        bool, typer.Option("--with-images", help="Also the training images that the method keeps.")
+        bool,
+        typer.Option(
+            "--with-images", help="Include the training images that an exemplar-based method keeps."
+        ),
     ] = False,
     as_json: options.Json = False,
 ) -> None:
-    """Write a saved model and its backbone's weights into one archive."""
+    """Write a model and its backbone into one archive file."""
     from dataclasses import asdict
 
     from ease.app import archive as packing
@@ -56,11 +57,11 @@ def pack(
 
 
 def unpack(
-    archive: Annotated[Path, typer.Argument(metavar="FILE", help="What 'ease pack' wrote.")],
+    archive: Annotated[Path, typer.Argument(metavar="FILE", help="Archive that 'ease pack' wrote.")],
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new or empty folder.")],
     as_json: options.Json = False,
 ) -> None:
-    """Turn an archive into a model directory that opens without any download."""
+    """Make a model directory from an archive. It needs no download."""
     from dataclasses import asdict
 
     from ease.app import archive as packing
@@ -70,8 +71,8 @@ def unpack(
         print_json({**asdict(done), "path": str(done.path)})
         return
     typer.echo(
-        f"{done.path}: generation {done.generation}, {done.files} files, every checksum agrees; "
-        f"look at it with: ease info {done.path}"
+        f"{done.path}: generation {done.generation}, {done.files} files, all checksums are right; "
+        f"show it with: ease info {done.path}"
     )
 
 

@@ -1,9 +1,10 @@
-"""Test images -> logits of all classes seen. The only reader of stored test features."""
+"""Images -> logits of all classes learned so far: the only loop for that, and the only reader of stored features."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,77 +15,145 @@ from torch import Tensor
 from ease.errors import EaseError
 from ease.experiments.metrics import score_stage
 from ease.methods import Learner, open_model
+from ease.progress import Progress
 from ease.storage.model_directory import model_directory
 from ease.streams import ImageSet
 from ease.streams.datasets import load_dataset
 from ease.training.features import FeatureStore, Shelf
 
+Images = ImageSet | Sequence[ImageSet] | Tensor
+"""What can be scored: one set of images, several of them, or pixels [N, 3, s, s] that `Engine.pixels` prepared."""
 
-@dataclass
-class Evaluator:
-    """Scores a learner on test images, asking the backbone only for features that are not stored yet.
 
-    What has no content hash (a subspace that still trains, or differs per image) is computed anew each time.
+class PredictionCancelledError(Exception):
+    """A prediction was given up because its caller asked for that."""
+
+
+class Predictor:
+    """Scores images with a learner, batch by batch.
+
+    With a store, features of frozen subspaces are computed once and then read from it. What has no content hash (a
+    subspace that is still training, or that depends on the image) is computed each time.
+
+    Args:
+        learner: The model. It may learn more tasks between two calls.
+        store: Where features are kept; without one, nothing is kept.
+        budget: Passes through the backbone that one image may take; all that the model has if None.
 
     Attributes:
-        store: where features of frozen subspaces are kept.
-        computed: image x subspace passes made so far.
+        computed: Image x subspace passes made so far.
+
+    Example:
+        >>> from ease import Predictor, create_method, load_backbone, load_stream
+        >>> stream = load_stream("digits", "B0 Inc5", limit_per_class=4)
+        >>> learner = create_method("simplecil", load_backbone(input_size=16))
+        >>> learner.learn(stream.tasks[0])
+        >>> Predictor(learner).logits(stream.tasks[0].test).shape
+        torch.Size([20, 5])
     """
 
-    store: FeatureStore = field(default_factory=FeatureStore)
-    computed: int = 0
+    def __init__(
+        self, learner: Learner, store: FeatureStore | None = None, budget: int | None = None
+    ) -> None:
+        self.learner, self.store, self.budget = learner, store, budget
+        self.computed = 0
+        if learner.classes:
+            with self._within_budget():  # a budget that cannot be kept is refused before any image is loaded
+                pass
 
-    def logits(self, learner: Learner, tests: Sequence[ImageSet]) -> Tensor:
-        """Logits [N, classes] of these test sets, one after the other."""
-        engine = learner.engine
-        parts = []
-        total = sum(len(images) for images in tests)
-        with engine.ledger.timing("evaluation"), engine.progress.bar("evaluation", total) as advance:
-            for images in tests:
-                for start in range(0, len(images), engine.batch_size):
-                    batch = images.take(np.arange(start, min(start + engine.batch_size, len(images))))
-                    parts.append(self._logits(learner, batch).cpu())
-                    advance(len(batch))
-        return torch.cat(parts) if parts else torch.empty(0, learner.classes)
+    def logits(
+        self,
+        images: Images,
+        *,
+        progress: Progress | None = None,
+        cancelled: Callable[[], bool] | None = None,
+    ) -> Tensor:
+        """Scores of all classes.
 
-    def _logits(self, learner: Learner, batch: ImageSet) -> Tensor:
-        if not learner.per_image:
-            return learner.head(self._features(learner, batch))
+        Args:
+            images: A set of images, several sets (scored one after the other, with no batch across two sets), or
+                pixels [N, 3, s, s] as the backbone reads them.
+            progress: Where to show progress; where the learner's engine shows it if None.
+            cancelled: Asked before each batch; if it returns True, the work ends with `PredictionCancelledError`.
+
+        Returns:
+            Logits [N, classes] on the CPU, in the order of the images.
+        """
+        engine = self.learner.engine
+        sets = [images] if isinstance(images, ImageSet | Tensor) else images
+        shown, parts = progress or engine.progress, []
+        with (
+            self._within_budget(),
+            engine.ledger.timing("evaluation"),
+            shown.bar("evaluation", sum(map(len, sets))) as advance,
+        ):
+            for batch in _batches(sets, engine.batch_size):
+                if cancelled is not None and cancelled():
+                    raise PredictionCancelledError
+                parts.append(self._of_batch(batch).cpu())
+                advance(len(batch))
+        return torch.cat(parts) if parts else torch.empty(0, self.learner.classes)
+
+    @contextmanager
+    def _within_budget(self) -> Iterator[None]:
+        """The budget belongs to the prediction: what is learned and saved does not depend on it."""
+        if self.budget is None:
+            yield
+            return
+        self.learner.within(self.budget)
+        try:
+            yield
+        finally:
+            self.learner.within(None)
+
+    def _of_batch(self, batch: ImageSet | Tensor) -> Tensor:
+        learner = self.learner
+        if isinstance(batch, ImageSet) and self.store is not None and not learner.per_image:
+            return learner.head(self._features(batch, self.store))
         self.computed += len(batch) * learner.passes_per_image()
-        return learner.logits(learner.engine.pixels(batch))
+        return learner.logits(batch if isinstance(batch, Tensor) else learner.engine.pixels(batch))
 
-    def _features(self, learner: Learner, batch: ImageSet) -> Tensor:
+    def _features(self, batch: ImageSet, store: FeatureStore) -> Tensor:
         """[S, N, d]. A batch is stored whole or not at all, so that a resumed run computes what it would have."""
-        engine = learner.engine
+        engine = self.learner.engine
         digests = [batch.digest(i) for i in range(len(batch))]
-        subspaces = learner.subspaces()
-        shelves = [self._shelf(learner, s.hash) for s in subspaces]
-        found = [None if shelf is None else self.store.get(shelf, digests) for shelf in shelves]
+        subspaces = self.learner.subspaces()
+        shelves = [self._shelf(s.hash) for s in subspaces]
+        found = [None if shelf is None else store.get(shelf, digests) for shelf in shelves]
         missing = [i for i, features in enumerate(found) if features is None]
         if missing:
             tunings = [subspaces[i].tuning for i in missing]
-            fresh = engine.features(batch, tunings, "evaluation", learner.reading)
+            fresh = engine.features(batch, tunings, "evaluation", self.learner.reading)
             self.computed += len(batch) * len(missing)
             for features, i in zip(fresh, missing, strict=True):
                 found[i] = features
                 shelf = shelves[i]
                 if shelf is not None:
                     with engine.one_writer():
-                        self.store.put(shelf, digests, features)
+                        store.put(shelf, digests, features)
         return torch.stack([f for f in found if f is not None])
 
-    @staticmethod
-    def _shelf(learner: Learner, tuning: str | None) -> Shelf | None:
+    def _shelf(self, tuning: str | None) -> Shelf | None:
         if tuning is None:
             return None
-        engine = learner.engine
+        engine = self.learner.engine
         return Shelf(
             engine.transforms.id,
             engine.backbone.weights_hash,
             tuning,
             str(engine.fabric.strategy.precision.precision),
-            str(learner.reading),
+            str(self.learner.reading),
         )
+
+
+def _batches(sets: Sequence[ImageSet | Tensor], size: int) -> Iterator[ImageSet | Tensor]:
+    """Batches of at most `size` images; none spans two sets."""
+    for images in sets:
+        if isinstance(images, Tensor):
+            yield from images.split(size)
+        else:
+            for start in range(0, len(images), size):
+                yield images.take(np.arange(start, min(start + size, len(images))))
 
 
 def evaluate_model(
@@ -94,10 +163,24 @@ def evaluate_model(
     weights: Path | None = None,
     limit_per_class: int | None = None,
     budget: int | None = None,
+    progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Score a saved model on a dataset's test images. Classes are matched by name; unknown ones are left out."""
+    """Score a saved model on the test images of a dataset. Classes are matched by name; unknown ones are left out.
+
+    Args:
+        path: Model directory, or the folder of a run.
+        dataset: Name of the dataset.
+        root: Folder of the dataset.
+        weights: Weights file of the backbone, if it is neither embedded nor on the hub.
+        limit_per_class: Use at most this many images of each class.
+        budget: Passes through the backbone that one image may take; all if None.
+        progress: Where to show progress.
+
+    Returns:
+        The fields of `StageScore`, the number of classes of the model, and notes.
+    """
     learner, manifest = open_model(model_directory(path).path, weights)
-    learner.within(budget)
+    predictor = Predictor(learner, FeatureStore(), budget)
     data = load_dataset(dataset, root, limit_per_class)
     position = {entry["name"]: i for i, entry in enumerate(manifest["classes"])}
     known = [c for c, name in enumerate(data.class_names) if name in position]
@@ -107,7 +190,7 @@ def evaluate_model(
         )
     known.sort(key=lambda c: position[data.class_names[c]])
     test = data.test.of_classes(known, relabel=lambda c: position[data.class_names[c]])
-    logits = Evaluator().logits(learner, [test])
+    logits = predictor.logits(test, progress=progress)
     score = score_stage(logits.numpy(), test.labels, learner.task_sizes)
     notes = list(data.notes)
     if len(known) < len(data.class_names):

@@ -21,7 +21,7 @@ from ease.backbone.zoo import load_backbone
 from ease.config import RunConfig, validated
 from ease.errors import EaseError
 from ease.experiments.metrics import StageScore, score_stage, summary
-from ease.experiments.predictor import Evaluator
+from ease.experiments.predictor import Predictor
 from ease.filesystem import entries, exists, is_file, shown, what_is
 from ease.methods import Learner, class_fields, find_method, restore_learner, save_model
 from ease.progress import Progress, Quiet
@@ -239,8 +239,8 @@ class _Run:
         self.memory = self._make_memory()
         self.learner = self._make_learner()
         features = shelf.path / "features" if shelf is not None and shelf.features else folder.features
-        self.evaluator = Evaluator(
-            FeatureStore(features, config.feature_memory * 2**20, writes=self.engine.is_main)
+        self.predictor = Predictor(
+            self.learner, FeatureStore(features, config.feature_memory * 2**20, writes=self.engine.is_main)
         )
         fabric.barrier()  # nobody writes before everybody has read
 
@@ -307,9 +307,9 @@ class _Run:
         number = task.index + 1
         learned = self.directory.manifest()["progress"]
         self.engine.ledger = Ledger()
-        before = self.evaluator.computed
+        before = self.predictor.computed
         seen = self.stream.tasks[:number]
-        logits = self.evaluator.logits(self.learner, [t.test for t in seen])
+        logits = self.predictor.logits([t.test for t in seen])
         labels = np.concatenate([t.test.labels for t in seen])
         score = score_stage(logits.numpy(), labels, self.learner.task_sizes)
         needed = self._needed(seen)
@@ -318,7 +318,7 @@ class _Run:
             "stage": number,
             "score": asdict(score),
             "passes": {**learned["passes"], "evaluation": planned},
-            "repeated": max(0, self.evaluator.computed - before - planned),
+            "repeated": max(0, self.predictor.computed - before - planned),
             "reused": learned.get("reused", 0),
             "seconds": {**learned["seconds"], "evaluation": self.engine.ledger.seconds["evaluation"]},
             "waited": learned.get("waited", 0.0) + self.engine.ledger.waited,

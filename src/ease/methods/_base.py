@@ -70,6 +70,8 @@ class Learner(ABC):
     idea: ClassVar[str]
     remark: ClassVar[tuple[str, ...]] = ()
     """Sentences that stand below every table with this method; the first also in its pictures."""
+    state_title: ClassVar[str] = "other state"
+    """What its files under `learner/` contain, as shown by `ease info`."""
     Settings: ClassVar[type[BaseModel]] = Settings
     reading: Reading = "pooled"
     """What its head reads of the backbone's output."""

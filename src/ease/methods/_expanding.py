@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -34,6 +34,8 @@ class Expanding(Sequential):
     An auxiliary head sees the new subspace alone and tells the new classes from each other and from "old": without it
     the old subspaces would do all the work. It is thrown away after the task.
     """
+
+    state_title: ClassVar[str] = "linear head"
 
     def __init__(self, engine: Any, settings: Any) -> None:
         super().__init__(engine, settings)

@@ -68,6 +68,7 @@ class PromptLearner(Learner):
     """
 
     per_image = True
+    state_title: ClassVar[str] = "prompts and linear head"
     Settings: ClassVar[type[Training]] = PromptSettings
 
     def __init__(self, engine: Any, settings: Any) -> None:
@@ -116,6 +117,10 @@ class PromptLearner(Learner):
         with self.engine.fabric.autocast():
             parts = [module(some.to(device))[0].float() for some in pixels.split(self.engine.batch_size)]
         return torch.cat(parts).cpu()
+
+    def module(self) -> nn.Module:
+        """Pixels [N, 3, s, s] -> (logits [N, classes], penalty), with all weights registered; see `ease export`."""
+        return Prompted(self)
 
     def files(self) -> tuple[Files, dict[str, Any]]:
         tensors = Prompted(self).state_dict()

@@ -84,6 +84,7 @@ class OneTuning(Sequential):
     """One tuning and one growing linear head that follow every task."""
 
     Settings: ClassVar[type[BaseModel]] = SequentialSettings
+    state_title: ClassVar[str] = "tuning and linear head"
 
     def __init__(self, engine: Any, settings: Any) -> None:
         super().__init__(engine, settings)

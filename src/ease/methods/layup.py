@@ -48,6 +48,7 @@ class Layup(FirstSession):
     """
 
     name: ClassVar[str] = "layup"
+    state_title: ClassVar[str] = "sums for the ridge regression"
     tuning: ClassVar[str] = "adapter"
     idea: ClassVar[str] = "class tokens of the last 6 blocks, ridge regression from running sums"
     Settings = LayupSettings

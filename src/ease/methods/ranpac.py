@@ -42,6 +42,7 @@ class Ranpac(FirstSession):
     """
 
     name: ClassVar[str] = "ranpac"
+    state_title: ClassVar[str] = "sums for the ridge regression"
     tuning: ClassVar[str] = "adapter"
     idea: ClassVar[str] = "adapter tuned on task 1, random ReLU features, ridge regression from running sums"
     Settings = RanpacSettings

@@ -75,6 +75,7 @@ class Strata(FirstSession):
     """
 
     name: ClassVar[str] = "strata"
+    state_title: ClassVar[str] = "within-class covariance"
     tuning: ClassVar[str] = "adapter"
     idea: ClassVar[str] = (
         "class means in the metric of the pooled covariance, of several layers; one pass (ours)"

@@ -1,4 +1,4 @@
-"""The shapes of answers and of the few JSON bodies, which are also what /openapi.json and /docs tell."""
+"""Schemas of answers and of the few JSON bodies; /openapi.json and /docs are made from them."""
 
 from __future__ import annotations
 
@@ -10,103 +10,79 @@ State = Literal["queued", "running", "done", "failed", "cancelled", "interrupted
 
 
 class Failure(BaseModel):
-    """Every answer that is not a success."""
+    """An answer to a request that failed."""
 
-    error: str = Field(description="one sentence: what is wrong and what to do")
+    error: str = Field(description="one sentence that says what is wrong and what to do")
 
 
 class Health(BaseModel):
-    """The process lives."""
+    """The process is running."""
 
     status: Literal["ok"] = "ok"
 
 
 class Ready(BaseModel):
-    """The model answers."""
+    """The model is loaded."""
 
     generation: int
-    classes: int = Field(description="how many it knows")
+    classes: int = Field(description="number of classes it knows")
 
 
 class KnownClass(BaseModel):
     """A class of the model."""
 
-    id: int = Field(description="never used again, even if the class is forgotten")
+    id: int = Field(description="never used for another class, even after this one is forgotten")
     name: str
-    task: int = Field(description="the act of learning it came with: an entry of `tasks`")
-    count: int = Field(description="images it was learned from")
+    task: int = Field(description="number of the task it was learned with, see `tasks`")
+    count: int = Field(description="number of images it was learned from")
 
 
 class LearnedTask(BaseModel):
-    """One act of learning."""
+    """Classes that were learned together."""
 
     task: int
-    date: str = Field(description="UTC")
-    classes: list[str] = Field(description="new ones")
-    extended: list[str] = Field(description="known before, shown more images")
-    images: int = Field(description="learned from")
-    held_out: int = Field(description="kept apart for measuring")
-    accuracy: float | None = Field(description="percent of the held-out images, measured on that day")
+    date: str = Field(description="date and time in UTC")
+    classes: list[str] = Field(description="new classes")
+    extended: list[str] = Field(description="classes known before that were given more images")
+    images: int = Field(description="number of images learned from")
+    held_out: int = Field(description="number of images held out for measuring the accuracy")
+    accuracy: float | None = Field(
+        description="percentage of the held-out images recognised, as measured at that time"
+    )
     notes: list[str]
 
 
 class Thumbnails(BaseModel):
-    """One small picture per class, where they are kept."""
+    """Small pictures of the classes, if they are kept."""
 
     on: bool
-    images: dict[str, str] = Field(description="class id -> address")
+    images: dict[str, str] = Field(description="class id -> address of the picture")
 
 
 class Classes(BaseModel):
-    """What the model knows and how it came to know it."""
+    """The classes of the model and how they were learned."""
 
     generation: int
     method: str
     backbone: str
-    tunable: bool = Field(description="whether /learn may take more time over its first images (tune=true)")
+    tunable: bool = Field(description="whether /learn can adapt the backbone to the first images (tune=true)")
     passes_per_image: int
-    bytes: int = Field(description="of the model on disk, without the backbone")
+    bytes: int = Field(description="size of the model on disk, without the backbone")
     calibrated: bool = Field(description="whether confidences were fitted on held-out images")
     classes: list[KnownClass]
     tasks: list[LearnedTask]
     thumbnails: Thumbnails
 
 
-class Guess(BaseModel):
-    """A class an image may show."""
-
-    name: str
-    confidence: float
-
-
-class ImagePrediction(BaseModel):
-    """What one image is taken for."""
-
-    file: str
-    unknown: float | None = Field(
-        description="0: surely a known class, 1: surely none; null if not calibrated"
-    )
-    is_unknown: bool
-    classes: list[Guess] = Field(description="the most likely first")
-
-
-class Predictions(BaseModel):
-    """What the images are taken for, in their order."""
-
-    generation: int = Field(description="of the model that predicted all of them")
-    calibrated: bool
-    predictions: list[ImagePrediction]
-
-
 class Accepted(BaseModel):
-    """A job that was taken in."""
+    """A job that was accepted."""
 
     job: str
     state: State
 
 
 class JobState(BaseModel):
-    """A job."""
+    """A learning job."""
 
     id: str
     state: State
@@ -115,13 +91,13 @@ class JobState(BaseModel):
     created: str
     ended: str | None
     classes: list[str]
-    generation: int | None = Field(description="that it made")
+    generation: int | None = Field(description="generation of the model that it wrote")
     learned: dict[str, Any] | None
     error: str | None
 
 
 class JobList(BaseModel):
-    """The newest first."""
+    """All jobs, the newest first."""
 
     jobs: list[JobState]
 
@@ -131,14 +107,6 @@ class Renamed(BaseModel):
 
     generation: int
     name: str
-
-
-class Forgotten(BaseModel):
-    """A class that is gone."""
-
-    generation: int
-    name: str
-    moved: float = Field(description="largest change of another class's prototype, as 1 - cosine")
 
 
 class Rename(BaseModel):

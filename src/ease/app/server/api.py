@@ -1,4 +1,4 @@
-"""The routes."""
+"""The routes of the HTTP interface."""
 
 from __future__ import annotations
 
@@ -19,10 +19,12 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 
 from ease import __version__
+from ease.app.classifier import Forgotten
+from ease.app.prediction import Predictions
 from ease.app.server import answers, docs
 from ease.app.server.exchange import while_connected
 from ease.app.server.guard import Guard
-from ease.app.server.jobs import Order
+from ease.app.server.jobs import LearningOrder
 from ease.app.server.model import Answer, Served
 from ease.app.server.refusals import RefusalError, refusal, refusal_of_disk
 from ease.app.server.service import Service
@@ -58,12 +60,12 @@ _FILE = {"type": "string", "format": "binary"}
 
 
 def make_app(service: Service) -> FastAPI:
-    """The application that speaks for a service, which must be running while requests come in."""
+    """The ASGI application of a service; the service must be running while requests come in."""
     app = FastAPI(
         title="ease",
         version=__version__,
-        description="A classifier that keeps learning. Images are sent as multipart/form-data; "
-        'errors are {"error": sentence}.',
+        description="An image classifier that learns new classes while it answers. "
+        'Images are sent as multipart/form-data; errors are {"error": sentence}.',
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
@@ -94,8 +96,11 @@ def _explain_errors(app: FastAPI, service: Service) -> None:
     async def refused(request: Request, error: HTTPException) -> Response:
         if isinstance(error, RefusalError):
             return refusal(error)
-        told = {404: "there is nothing at this address: see /docs", 405: "not this method: see /docs"}
-        sentence = told.get(error.status_code, str(error.detail))
+        known = {
+            404: "there is nothing at this address: see /docs",
+            405: "this method is not allowed here: see /docs",
+        }
+        sentence = known.get(error.status_code, str(error.detail))
         return JSONResponse({"error": sentence}, error.status_code, error.headers)
 
     @app.exception_handler(RequestValidationError)
@@ -122,7 +127,7 @@ def _explain_errors(app: FastAPI, service: Service) -> None:
 def _reading(app: FastAPI, service: Service) -> None:
     @app.get("/healthz", response_model=answers.Health)
     async def health() -> dict[str, Any]:
-        """Whether the process lives."""
+        """Whether the process is running."""
         return {"status": "ok"}
 
     @app.get("/readyz", response_model=answers.Ready)
@@ -133,14 +138,14 @@ def _reading(app: FastAPI, service: Service) -> None:
 
     @app.get("/classes", response_model=answers.Classes)
     async def classes(request: Request) -> dict[str, Any]:
-        """What the model knows, and the history of its learning."""
+        """The classes of the model, and the history of its learning."""
         served = service.ready()
         request.state.generation = served.generation
         return described(served)
 
     @app.get("/thumbnails/{class_id}", response_class=Response)
     async def thumbnail(class_id: int) -> Response:
-        """The small picture of a class (JPEG), if one was kept."""
+        """The thumbnail of a class (JPEG), if one was kept."""
         served = service.ready()
         picture = await asyncio.to_thread(served.classifier.thumbnail, _named(served, class_id))
         if picture is None:
@@ -149,20 +154,20 @@ def _reading(app: FastAPI, service: Service) -> None:
 
     @app.get("/metrics", response_class=PlainTextResponse)
     async def metrics() -> Response:
-        """Figures for Prometheus."""
+        """Metrics for Prometheus."""
         text = service.metrics.text(service.gauges())
         return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
 def described(served: Served) -> dict[str, Any]:
-    """A generation as /classes tells of it."""
+    """A generation as /classes describes it."""
     manifest, history = served.manifest, served.classifier.history
     kept = manifest.get("kept_images", {})
-    # Learned from the command line by a study, a model has no history: its tasks are all there is.
-    number = _acts(served) if history else {}
+    # The model of a run has no history: its tasks are made from its classes.
+    number = _history_numbers(served) if history else {}
     tasks = [
         {
-            "task": act,
+            "task": position,
             "date": entry.date,
             "classes": list(entry.classes),
             "extended": list(entry.extended),
@@ -171,7 +176,7 @@ def described(served: Served) -> dict[str, Any]:
             "accuracy": entry.accuracy,
             "notes": list(entry.notes),
         }
-        for act, entry in enumerate(history, start=1)
+        for position, entry in enumerate(history, start=1)
     ]
     return {
         "generation": served.generation,
@@ -202,10 +207,10 @@ def _named(served: Served, class_id: int) -> str:
     raise RefusalError(404, f"there is no class with id {class_id}: GET /classes lists them")
 
 
-def _acts(served: Served) -> dict[int, int]:
-    """The learner's task -> the act of learning it came from. Acts that only extended classes made no task."""
-    made = [act for act, e in enumerate(served.classifier.history, start=1) if e.classes or not e.extended]
-    return dict(enumerate(made))
+def _history_numbers(served: Served) -> dict[int, int]:
+    """The learner's task -> its number in the history. Entries that only extended classes made no task."""
+    history = enumerate(served.classifier.history, start=1)
+    return dict(enumerate(number for number, e in history if e.classes or not e.extended))
 
 
 def _tasks_without_history(manifest: dict[str, Any]) -> list[dict[str, Any]]:
@@ -226,41 +231,31 @@ def _tasks_without_history(manifest: dict[str, Any]) -> list[dict[str, Any]]:
 def _predicting(app: FastAPI, service: Service) -> None:
     body = _multipart({"image": {"type": "array", "items": _FILE, "description": "one or more images"}})
 
-    @app.post("/predict", response_model=answers.Predictions, openapi_extra=body)
+    @app.post("/predict", openapi_extra=body)
     async def predict(
         request: Request,
-        top: int = Query(5, ge=1, le=MOST_CLASSES, description="how many classes to name for each image"),
-    ) -> dict[str, Any]:
-        """What the images show."""
+        top: int = Query(5, ge=1, le=MOST_CLASSES, description="number of classes to name for each image"),
+    ) -> Predictions:
+        """Name what the images show."""
         started = time.perf_counter()
         served = service.ready()
         if not served.classifier.classes:
-            raise RefusalError(409, "the model knows no class yet: let it learn some first (POST /learn)")
+            raise RefusalError(409, "the model knows no class yet: teach it some first (POST /learn)")
         uploads, answer = await _predicted(service, served, request, top)
         request.state.generation, request.state.images = answer.served.generation, len(uploads)
         service.metrics.predicted(len(uploads), time.perf_counter() - started)
-        return {
-            "generation": answer.served.generation,
-            "calibrated": answer.served.classifier.calibration.calibrated,
-            "predictions": [
-                {
-                    "file": upload.name,
-                    "unknown": found.unknown,
-                    "is_unknown": found.is_unknown,
-                    "classes": [
-                        {"name": name, "confidence": confidence}
-                        for name, confidence in zip(found.names, found.confidences, strict=True)
-                    ],
-                }
-                for upload, found in zip(uploads, answer.predictions, strict=True)
-            ],
-        }
+        found = zip(uploads, answer.predictions, strict=True)
+        return Predictions(
+            generation=answer.served.generation,
+            calibrated=answer.served.classifier.calibration.calibrated,
+            predictions=tuple(one.model_copy(update={"file": upload.name}) for upload, one in found),
+        )
 
 
 async def _predicted(
     service: Service, served: Served, request: Request, top: int
 ) -> tuple[list[Upload], Answer]:
-    """The images of a request and what they show."""
+    """The images of a request, and what they show."""
     folder = Path(tempfile.mkdtemp(dir=service.uploads))
     try:
         form = await receive_form(
@@ -272,7 +267,7 @@ async def _predicted(
         )
         if not form.files:
             raise RefusalError(422, "there is no image in the request: send parts named 'image'")
-        # Only now: a client that sends slowly must not keep others from being answered.
+        # Counted only now: a client that sends slowly must not keep others from being answered.
         with service.model.admitted(service.limits.waiting) as free:
             if not free:
                 raise RefusalError(
@@ -285,7 +280,7 @@ async def _predicted(
 
 
 async def _answer(service: Service, served: Served, uploads: list[Upload], top: int) -> Answer:
-    """What the images show. Cancelled, it stops before the next image, or before the model is asked."""
+    """What the images show. If cancelled, it stops before the next image is decoded or the next batch is scored."""
     loop, limits = asyncio.get_running_loop(), service.limits.image
 
     def prepared(upload: Upload) -> torch.Tensor:
@@ -294,12 +289,17 @@ async def _answer(service: Service, served: Served, uploads: list[Upload], top: 
 
     ready = []
     with service.model.decoding():
-        # In turn, not at once: a decoded photo is large, what the model reads of it is small.
+        # One after the other: a decoded photo is large, what the model reads of it is small.
         for upload in uploads:
             pixels = await loop.run_in_executor(service.decoders, measured, upload, limits)
             threads = service.decoders if pixels <= WHOLE_PIXELS else service.large_decoder
             ready.append(await loop.run_in_executor(threads, prepared, upload))
-    return await asyncio.wrap_future(service.model.submit(torch.cat(ready), top))
+    abandoned = threading.Event()
+    try:
+        return await asyncio.wrap_future(service.model.submit(torch.cat(ready), top, abandoned))
+    except asyncio.CancelledError:
+        abandoned.set()
+        raise
 
 
 # --- learning -------------------------------------------------------------------------------------
@@ -314,12 +314,12 @@ def _learning(app: FastAPI, service: Service) -> None:
             "extend": {
                 "type": "boolean",
                 "default": False,
-                "description": "classes known already get more images",
+                "description": "add images to classes that are known already",
             },
             "tune": {
                 "type": "boolean",
                 "default": False,
-                "description": "take more time over the first images of a new model; see `tunable` of /classes",
+                "description": "adapt the backbone to the first images of a new model; see `tunable` of /classes",
             },
             "unreadable": {"enum": ["refuse", "skip"], "default": "refuse", "description": "damaged images"},
             "thumbnails": {
@@ -332,7 +332,7 @@ def _learning(app: FastAPI, service: Service) -> None:
 
     @app.post("/learn", response_model=answers.Accepted, status_code=202, openapi_extra=body)
     async def learn(request: Request) -> dict[str, Any]:
-        """Learn new classes, as a job: the model goes on answering and has them when the job is done."""
+        """Learn new classes in a job. The model goes on answering; it knows the classes when the job is done."""
         served = service.ready()
         async with service.jobs.reserved() as folder:
             form = await receive_form(
@@ -360,12 +360,12 @@ def _learning(app: FastAPI, service: Service) -> None:
 
     @app.post("/jobs/{job}/cancel", response_model=answers.JobState)
     async def cancel(job: str) -> dict[str, Any]:
-        """End a job; one that has ended stays as it is."""
+        """Cancel a job; one that has ended stays as it is."""
         return await asyncio.to_thread(service.jobs.cancel, job)
 
 
-async def _ordered(service: Service, served: Served, form: Form, folder: Path) -> Order:
-    """What a form asks for. Cancelled, it ends only when nobody works in the folder any more."""
+async def _ordered(service: Service, served: Served, form: Form, folder: Path) -> LearningOrder:
+    """What a form asks for. If cancelled, it ends only when no thread works in the folder any more."""
     gone = threading.Event()
     work = asyncio.ensure_future(asyncio.to_thread(_order, service, served, form, folder, gone))
     try:
@@ -376,13 +376,16 @@ async def _ordered(service: Service, served: Served, form: Form, folder: Path) -
         raise
 
 
-def _order(service: Service, served: Served, form: Form, folder: Path, gone: threading.Event) -> Order:
-    """What a form asks for, checked as far as can be without learning; nothing more once the client is gone."""
+def _order(
+    service: Service, served: Served, form: Form, folder: Path, gone: threading.Event
+) -> LearningOrder:
+    """What a form asks for, checked as far as possible without learning; stops once the client is gone."""
     extend, unreadable = _flag(form, "extend"), form.fields.get("unreadable", "refuse")
     tune = _flag(form, "tune")
     if tune and not served.classifier.tunable:
         raise RefusalError(
-            409, "this model cannot be tuned: it has learned already, or its method has nothing to tune"
+            409,
+            "this model cannot be tuned: it has learned classes already, or its method has nothing to tune",
         )
     if unreadable not in ("refuse", "skip"):
         raise RefusalError(422, "field 'unreadable' must be refuse or skip")
@@ -410,7 +413,7 @@ def _order(service: Service, served: Served, form: Form, folder: Path, gone: thr
     for _ in service.checkers.map(check, images):
         pass
     found = placed(classes, folder / "images")
-    return Order(folder / "images", found, extend, tune, unreadable, _flag(form, "thumbnails"))
+    return LearningOrder(folder / "images", found, extend, tune, unreadable, _flag(form, "thumbnails"))
 
 
 def _flag(form: Form, name: str) -> bool:
@@ -429,34 +432,33 @@ def _changing(app: FastAPI, service: Service) -> None:
         if service.jobs.active:
             raise RefusalError(409, "a job is learning: wait until it ends, or cancel it")
 
-    @app.delete("/classes/{class_id}", response_model=answers.Forgotten)
-    async def forget(class_id: int) -> dict[str, Any]:
-        """Forget a class; earlier generations, which would still hold it, go too."""
+    @app.delete("/classes/{class_id}")
+    async def forget(class_id: int) -> Forgotten:
+        """Forget a class. Earlier generations are removed as well, since they still contain it."""
         check_idle()
         name = _named(service.ready(), class_id)
-        gone = await asyncio.to_thread(service.model.change, lambda model: model.forget(name))
-        return {"generation": gone.generation, "name": gone.name, "moved": gone.moved, "kept": gone.kept}
+        return await asyncio.to_thread(service.model.change, lambda model: model.forget(name))
 
     @app.patch("/classes/{class_id}", response_model=answers.Renamed)
-    async def rename(class_id: int, wish: answers.Rename) -> dict[str, Any]:
-        """Give a class another name."""
+    async def rename(class_id: int, body: answers.Rename) -> dict[str, Any]:
+        """Rename a class."""
         check_idle()
         old = _named(service.ready(), class_id)
-        name = class_name(wish.name)
+        name = class_name(body.name)
         if name in set(service.ready().classifier.classes) - {old}:
             raise RefusalError(409, f"there is a class '{name}' already: choose another name")
         await asyncio.to_thread(service.model.change, lambda model: model.rename(old, name))
         return {"generation": service.ready().generation, "name": _named(service.ready(), class_id)}
 
     @app.post("/rollback", response_model=answers.Ready)
-    async def rollback(wish: answers.Rollback) -> dict[str, Any]:
-        """Become an earlier generation again; a later one can be had back the same way."""
+    async def rollback(body: answers.Rollback) -> dict[str, Any]:
+        """Go back to an earlier generation. Later ones are kept, and can be restored the same way."""
         check_idle()
         known = service.ready().classifier.generations()
-        if wish.generation not in known:
+        if body.generation not in known:
             numbers = ", ".join(map(str, known))
-            raise RefusalError(404, f"there is no generation {wish.generation}: known: {numbers}")
-        await asyncio.to_thread(service.model.change, lambda model: model.rollback(wish.generation))
+            raise RefusalError(404, f"there is no generation {body.generation}: known: {numbers}")
+        await asyncio.to_thread(service.model.change, lambda model: model.rollback(body.generation))
         served = service.ready()
         return {"generation": served.generation, "classes": len(served.classifier.classes)}
 
@@ -489,7 +491,7 @@ def _pages(app: FastAPI) -> None:
 
 
 def _page_files() -> dict[str, bytes]:
-    """The page's files by name: read once, so that no request reaches the disk."""
+    """The page's files by name, read once."""
     folder = files("ease.app").joinpath("page")
     if not folder.is_dir():
         return {}

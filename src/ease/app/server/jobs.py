@@ -1,4 +1,4 @@
-"""Learning as jobs: one at a time, each in a process of its own, remembered across restarts."""
+"""Learning jobs: one at a time, each in its own process, remembered across restarts."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ from ease.errors import EaseError
 from ease.storage.files import make_folder, read_json, remove, write_atomic, write_json
 from ease.storage.model_directory import ModelDirectory
 
-KEPT = 200
-"""Jobs that are remembered."""
+JOBS_KEPT = 200
+"""Number of jobs that are remembered."""
 GRACE = 5.0
-"""Seconds between asking a process to end and ending it."""
+"""Seconds between SIGTERM and SIGKILL."""
 LINE_BYTES = 1 << 20
 
 _WHEN = "%Y%m%d-%H%M%S-%f"
-"""A job's id: as only one can be on its way, the order of ids is the order in which they came."""
+"""Format of a job's id. Only one job can be submitted at a time, so ids are in the order of submission."""
 _ID = re.compile(r"[0-9]{8}-[0-9]{6}-[0-9a-f]{6}")
 ENDED = ("done", "failed", "cancelled", "interrupted")
 
 
 @dataclass(frozen=True)
-class Order:
-    """What shall be learned: files by class, relative to `folder`, and how."""
+class LearningOrder:
+    """What a job shall learn: files by class, relative to `folder`, and how."""
 
     folder: Path
     images: Mapping[str, list[str]]
@@ -52,7 +52,7 @@ class Order:
 
 @dataclass
 class Job:
-    """One act of learning, from the wish to its end."""
+    """One learning job, from its submission to its end."""
 
     id: str
     created: str
@@ -67,12 +67,12 @@ class Job:
     ended: str | None = None
 
     def shown(self) -> dict[str, Any]:
-        """As people see it."""
+        """The fields that clients see."""
         return {key: value for key, value in asdict(self).items() if key != "base"}
 
 
 class Process(Protocol):
-    """What a started `learning` looks like from here; `subprocess.Popen` is one."""
+    """The process of a job; `subprocess.Popen` is one."""
 
     stdout: Any
     returncode: Any
@@ -85,11 +85,11 @@ class Process(Protocol):
 
 
 Start = Callable[[Path], Process]
-"""The path of an order -> the process that carries it out."""
+"""Starts the process for the order in this file."""
 
 
 def start_process(order: Path) -> Process:
-    """A new interpreter: forking one that has torch's threads would be asking for trouble."""
+    """Start a new interpreter: forking a process that runs torch's threads is not safe."""
     threads = str(json.loads(order.read_text(encoding="utf-8"))["threads"])
     environment = {key: value for key, value in os.environ.items() if key != "EASE_TOKEN"}
     return subprocess.Popen(
@@ -98,7 +98,7 @@ def start_process(order: Path) -> Process:
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         env={**environment, "OMP_NUM_THREADS": threads},
-        start_new_session=True,  # Ctrl-C is for the server, which ends its job itself
+        start_new_session=True,  # Ctrl-C reaches the server only, which ends its job itself
     )
 
 
@@ -108,7 +108,7 @@ class _Running:
     folder: Path
     process: Process | None = None
     wanted: str | None = None
-    """How it was asked to end: cancelled, interrupted, or failed because its time was up."""
+    """How it was asked to end: cancelled, interrupted, or failed because it took too long."""
     why: str = ""
     over: threading.Event = field(default_factory=threading.Event)
 
@@ -117,15 +117,15 @@ class Jobs:
     """The jobs of one model.
 
     Args:
-        model: what learns.
-        book: folder in which jobs are remembered.
-        work: folder for images of jobs.
-        weights: the backbone's file.
-        seconds: that a job may take.
-        threads: of a job.
-        log: a line per change of a job's state.
-        metrics: counted there.
-        start: how a process is started.
+        model: The model that learns.
+        book: Folder in which jobs are remembered.
+        work: Folder for the images of jobs.
+        weights: Weights file of the backbone.
+        seconds: Longest time that a job may take.
+        threads: Number of threads of a job.
+        log: Where changes of a job's state are logged.
+        metrics: Where ended jobs are counted.
+        start: Starts the process of a job.
     """
 
     def __init__(
@@ -149,7 +149,7 @@ class Jobs:
         self._reserved = False
         self._running: _Running | None = None
         make_folder(work)
-        self._recall()
+        self._load_jobs()
 
     # --- looking ----------------------------------------------------------------------------------
 
@@ -167,17 +167,19 @@ class Jobs:
 
     @property
     def active(self) -> bool:
-        """Whether one is queued or running, or on its way in."""
+        """Whether a job is queued, running, or being uploaded."""
         return self._reserved or self._running is not None
 
     # --- starting ---------------------------------------------------------------------------------
 
     @asynccontextmanager
     async def reserved(self) -> AsyncIterator[Path]:
-        """The right to start the next job, and a folder for its images; without `begin` both are given up."""
+        """Reserve the next job and a folder for its images; without `begin` both are released at the end."""
         with self._lock:
             if self.active:
-                raise RefusalError(409, "a job is on its way already: wait until it ends, or cancel it")
+                raise RefusalError(
+                    409, "another job is being submitted or is running: wait until it ends, or cancel it"
+                )
             self._reserved = True
         folder = self._work / f"{datetime.now(timezone.utc):{_WHEN}}"
         try:
@@ -190,8 +192,8 @@ class Jobs:
             finally:
                 self._reserved = False
 
-    def begin(self, folder: Path, order: Order) -> dict[str, Any]:
-        """Start the job whose images lie in this folder."""
+    def begin(self, folder: Path, order: LearningOrder) -> dict[str, Any]:
+        """Start the job whose images are in this folder."""
         served = self._model.served
         job = Job(
             id=folder.name,
@@ -222,16 +224,16 @@ class Jobs:
     # --- ending -----------------------------------------------------------------------------------
 
     def cancel(self, job_id: str) -> dict[str, Any]:
-        """End this job, if it has not ended; the job as it is then."""
+        """Cancel this job if it has not ended; returns the job."""
         self.one(job_id)
-        self._end(job_id, "cancelled", "it was cancelled: the model is as it was before")
+        self._end(job_id, "cancelled", "the job was cancelled: the model is unchanged")
         return self.one(job_id)
 
     def stop(self) -> None:
-        """End what is running: the server is leaving."""
+        """End the running job because the server stops."""
         running = self._running
         if running is not None:
-            why = "the server was stopped while it was learning: the model is as it was, start it again"
+            why = "the server was stopped while the job was learning: the model is unchanged, submit the job again"
             self._end(running.job.id, "interrupted", why)
 
     def _end(self, job_id: str, state: str, why: str, wait: bool = True) -> None:
@@ -252,7 +254,7 @@ class Jobs:
     # --- the thread beside the process ------------------------------------------------------------
 
     def _run(self, running: _Running) -> None:
-        job, told = running.job, {}
+        job, result = running.job, {}
         clock = threading.Timer(self._seconds, self._too_long, (job.id,))
         clock.daemon = True
         try:
@@ -260,25 +262,25 @@ class Jobs:
             with self._lock:
                 if running.wanted is None:
                     running.process = self._start(running.folder / "order.json")
-                    self._become(job, "running", message="starting")
+                    self._set_state(job, "running", message="starting")
             if running.process is not None:
-                told = self._listen(running)
+                result = self._listen(running)
                 running.process.wait()
         except Exception as error:
             self._log.failure(f"job {job.id}", error)
-            told = {"error": "its process could not be started: look at the server's log"}
+            result = {"error": "the job's process could not be started: see the server's log"}
         finally:
             clock.cancel()
             shutil.rmtree(running.folder, ignore_errors=True)
             try:
-                self._conclude(running, told)
+                self._conclude(running, result)
             finally:
                 with self._lock:
                     self._running = None
                 running.over.set()
 
     def _listen(self, running: _Running) -> dict[str, Any]:
-        """Follow what the process tells; its last word."""
+        """Follow the messages of the process; returns its last one, the result."""
         assert running.process is not None
         last: dict[str, Any] = {}
         while line := running.process.stdout.readline(LINE_BYTES):
@@ -292,35 +294,35 @@ class Jobs:
         return last
 
     def _too_long(self, job_id: str) -> None:
-        why = f"it took longer than {self._seconds:.0f} seconds: send fewer images, or raise --job-seconds"
+        why = f"the job took longer than {self._seconds:.0f} seconds: send fewer images, or raise job_seconds"
         self._end(job_id, "failed", why)
 
-    def _conclude(self, running: _Running, told: dict[str, Any]) -> None:
+    def _conclude(self, running: _Running, result: dict[str, Any]) -> None:
         job = running.job
-        learned = told.get("learned") or _learned_since(self._model.path, job)
+        learned = result.get("learned") or _learned_since(self._model.path, job)
         if learned is not None:
-            self._swap(job)
+            self._serve_result(job)
             self._done(job, learned)
-        elif "error" in told:
-            if "detail" in told:
-                self._log.event("error", what=f"job {job.id}", detail=told["detail"])
-            self._become(job, "failed", message="failed", error=self._plain(told["error"]))
+        elif "error" in result:
+            if "detail" in result:
+                self._log.event("error", what=f"job {job.id}", detail=result["detail"])
+            self._set_state(job, "failed", message="failed", error=self._plain(result["error"]))
         elif running.wanted is not None:
-            self._become(job, running.wanted, message=running.wanted, error=running.why)
+            self._set_state(job, running.wanted, message=running.wanted, error=running.why)
         else:
             code = running.process.returncode if running.process is not None else None
-            why = f"its process ended unexpectedly (code {code}), perhaps because memory was short: try again"
-            self._become(job, "failed", message="failed", error=why)
+            why = f"the job's process ended unexpectedly (code {code}), perhaps for lack of memory: try again"
+            self._set_state(job, "failed", message="failed", error=why)
 
     def _done(self, job: Job, learned: dict[str, Any]) -> None:
         notes = [self._plain(str(note)) for note in learned.get("notes", [])]
-        told = {**learned, "notes": notes}
-        self._become(
-            job, "done", message="learned", progress=1.0, generation=learned["generation"], learned=told
+        shown = {**learned, "notes": notes}
+        self._set_state(
+            job, "done", message="learned", progress=1.0, generation=learned["generation"], learned=shown
         )
 
-    def _swap(self, job: Job) -> None:
-        """Whoever sees the job done is answered by what it learned."""
+    def _serve_result(self, job: Job) -> None:
+        """Serve the new generation before the job is shown as done."""
         try:
             self._model.refresh()
         except Exception as error:
@@ -329,7 +331,7 @@ class Jobs:
     def _plain(self, text: str) -> str:
         return without_paths(text, {str(self._model.path): self._model.path.name})
 
-    def _become(self, job: Job, state: str, **fields: Any) -> None:
+    def _set_state(self, job: Job, state: str, **fields: Any) -> None:
         with self._lock:
             for key, value in fields.items():
                 setattr(job, key, value)
@@ -338,7 +340,7 @@ class Jobs:
             try:
                 self._write(job)
             except EaseError as error:
-                self._log.failure(f"remembering job {job.id}", error)
+                self._log.failure(f"writing the file of job {job.id}", error)
         if state in ENDED:
             self._metrics.job(state)
         self._log.event("job", id=job.id, state=state, generation=job.generation, error=job.error)
@@ -347,13 +349,13 @@ class Jobs:
 
     def _write(self, job: Job) -> None:
         write_json(self._book / f"{job.id}.json", asdict(job))
-        while len(self._jobs) > KEPT:
+        while len(self._jobs) > JOBS_KEPT:
             oldest = next(iter(self._jobs))
             del self._jobs[oldest]
             remove(self._book / f"{oldest}.json")
 
-    def _recall(self) -> None:
-        """The jobs of earlier servers. One that had not ended was interrupted, unless its very last step was done."""
+    def _load_jobs(self) -> None:
+        """Load the jobs of earlier servers. One that had not ended was interrupted, unless its result was written."""
         for path in sorted(self._book.glob("*.json")):
             if not _ID.fullmatch(path.stem):
                 continue
@@ -361,7 +363,7 @@ class Jobs:
                 job = Job(**read_json(path, LINE_BYTES))
                 JobState.model_validate(job.shown())
             except (EaseError, TypeError, ValueError) as error:
-                self._log.event("error", what=f"the memory of job {path.stem}", error=str(error))
+                self._log.event("error", what=f"the file of job {path.stem}", error=str(error))
                 continue
             self._jobs[job.id] = job
             if job.state in ENDED:
@@ -370,12 +372,12 @@ class Jobs:
             if learned is not None:
                 self._done(job, learned)
             else:
-                why = "the server ended while it was learning: the model is as it was, start it again"
-                self._become(job, "interrupted", message="interrupted", error=why)
+                why = "the server ended while the job was learning: the model is unchanged, submit the job again"
+                self._set_state(job, "interrupted", message="interrupted", error=why)
 
 
 def _learned_since(model: Path, job: Job) -> dict[str, Any] | None:
-    """What this job learned, if its generation is there: a process may end between its work and its report."""
+    """What this job learned, if its generation was written: a process may end before it reports its result."""
     with suppress(EaseError):
         history = ModelDirectory(model).manifest().get("history") or []
         entry = history[-1] if history else {}

@@ -1,77 +1,95 @@
-"""How much one request, one job, one connection, and all of them may take."""
+"""What the server accepts: sizes, numbers and times of requests, jobs and connections."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from pathlib import Path
 
+from pydantic import BaseModel, ConfigDict, Field
+
+from ease.config import read_yaml, validated
 from ease.streams.intake.limits import ImageLimits
 
 MB = 1_000_000
 JSON_BYTES = 64 * 1024
 
 
-@dataclass(frozen=True)
-class Limits:
-    """What the server accepts. docs/serving.md has a table of them.
+class Limits(BaseModel):
+    """What the server accepts. `ease serve --limits FILE` reads any of these from a YAML or JSON file.
 
-    Attributes:
-        predict_bytes: of a request for predictions,
-        predict_files: and images in it.
-        learn_bytes: of a request to learn,
-        learn_files: and images in it, or members of its archive.
-        unpacked_bytes: of an archive.
-        pixels: of an image. Side length, aspect and scans are those of `ImageLimits`.
-        image_bytes: of the file of an image, in an archive too.
-        image_seconds: that decoding an image may take.
-        job_seconds: that learning may take.
-        waiting: requests for predictions that are worked on at a time; further ones are told to come again.
-        answer_seconds: that a request for predictions may take once all of it has arrived.
-        receiving: requests whose bodies are on their way in at a time; the slowest of them makes room for another.
-        idle_seconds: without a byte of a request that has begun, or of an answer that is being read.
-        slow_seconds: that a body may take in any case,
-        slow_bytes: and a second more for each so many bytes of it,
-        predict_seconds: up to so many for predictions,
-        learn_seconds: and so many for learning.
-        connections: at a time; one that waits without a request makes room for another.
-        head_seconds: until the first lines of a request, its head, are complete.
-        keep_alive_seconds: that a connection stays open after an answer. Clients that hold connections for further
-            requests give them up after 5 to 60 seconds. It must be the client who closes: if the server does while
-            the next request is on its way, the client sees a broken connection.
-        linger_seconds: that the rest of a refused request is read and dropped, so that its sender sees the answer.
+    docs/serving.md lists them with their defaults. Side length, aspect ratio and scans of an image are limited by
+    `ImageLimits`.
     """
 
-    predict_bytes: int = 20 * MB
-    predict_files: int = 64
-    learn_bytes: int = 500 * MB
-    learn_files: int = 10_000
-    unpacked_bytes: int = 2000 * MB
-    pixels: int = 50_000_000
-    image_bytes: int = 100 * MB
-    image_seconds: float = 10.0
-    job_seconds: float = 3600.0
-    waiting: int = 64
-    answer_seconds: float = 30.0
-    receiving: int = 128
-    idle_seconds: float = 30.0
-    slow_seconds: float = 20.0
-    slow_bytes: int = 16_000
-    predict_seconds: float = 60.0
-    learn_seconds: float = 1800.0
-    connections: int = 1000
-    head_seconds: float = 10.0
-    keep_alive_seconds: int = 75
-    linger_seconds: float = 30.0
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
+
+    predict_bytes: int = Field(20 * MB, ge=1)
+    """Bytes of a request for predictions."""
+    predict_files: int = Field(64, ge=1)
+    """Images in a request for predictions."""
+    learn_bytes: int = Field(500 * MB, ge=1)
+    """Bytes of a request to learn."""
+    learn_files: int = Field(10_000, ge=1)
+    """Images in a request to learn, or members of its archive."""
+    unpacked_bytes: int = Field(2000 * MB, ge=1)
+    """Bytes of an archive, unpacked."""
+    pixels: int = Field(50_000_000, ge=1, le=ImageLimits().pixels)
+    """Pixels of an image."""
+    image_bytes: int = Field(100 * MB, ge=1)
+    """Bytes of the file of an image, also inside an archive."""
+    image_seconds: float = Field(10.0, gt=0)
+    """Seconds that decoding an image may take."""
+    job_seconds: float = Field(3600.0, gt=0)
+    """Seconds that a job may take."""
+    waiting: int = Field(64, ge=1)
+    """Requests for predictions that are worked on at a time; further ones are answered with 503."""
+    answer_seconds: float = Field(30.0, gt=0)
+    """Seconds that a request for predictions may take once all of it has arrived."""
+    receiving: int = Field(128, ge=1)
+    """Requests whose bodies are being received at a time; for a further one, the slowest is given up."""
+    idle_seconds: float = Field(30.0, gt=0)
+    """Seconds without a byte of a request that has begun, or of an answer that is being read."""
+    slow_seconds: float = Field(20.0, gt=0)
+    """Seconds that receiving a body may take, whatever its size."""
+    slow_bytes: int = Field(16_000, ge=1)
+    """Bytes of a body that add one second to `slow_seconds`."""
+    predict_seconds: float = Field(60.0, gt=0)
+    """Seconds that receiving a request for predictions may take in total."""
+    learn_seconds: float = Field(1800.0, gt=0)
+    """Seconds that receiving a request to learn may take in total."""
+    connections: int = Field(1000, ge=1)
+    """Connections at a time; for a further one, a connection without a request is given up."""
+    head_seconds: float = Field(10.0, gt=0)
+    """Seconds until the head of a request (the lines before its body) is complete."""
+    # Clients keep idle connections for 5 to 60 seconds. The client should be the one to close: if the server does
+    # while the next request is under way, the client sees a broken connection.
+    keep_alive_seconds: int = Field(75, ge=1)
+    """Seconds that a connection stays open after an answer."""
+    linger_seconds: float = Field(30.0, gt=0)
+    """Seconds that the rest of a refused request is read and dropped, so that its sender sees the answer."""
 
     @property
     def image(self) -> ImageLimits:
-        """Those of one image."""
+        """The limits of one image."""
         return ImageLimits(bytes=self.image_bytes, pixels=self.pixels, seconds=self.image_seconds)
 
     def bytes_of(self, path: str) -> int:
-        """How large a request to this path may be."""
+        """Largest size of a request to this path."""
         return {"/predict": self.predict_bytes, "/learn": self.learn_bytes}.get(path, JSON_BYTES)
 
     def seconds_of(self, path: str, received: int) -> float:
-        """How long it may take to arrive, of which so many bytes are here."""
+        """Seconds that a request to this path may take to arrive, given the bytes received so far."""
         most = self.learn_seconds if path == "/learn" else self.predict_seconds
         return min(most, self.slow_seconds + received / self.slow_bytes)
+
+
+def read_limits(path: Path) -> Limits:
+    """Limits from a YAML or JSON file of `name: value` pairs; those not named keep their defaults.
+
+    Args:
+        path: The file. JSON is read as YAML, which contains it.
+
+    Returns:
+        The limits. A name that is not a limit, or a value out of range, is an `EaseError` that names it.
+    """
+    limits: Limits = validated(Limits, read_yaml(path, "limits file"), f"limits file {path}")
+    return limits

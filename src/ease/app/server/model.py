@@ -1,4 +1,4 @@
-"""The model that answers: predictions in batches by one thread, and another generation put in between two batches."""
+"""The served model: one thread predicts in batches, and a new generation is exchanged between two batches."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from ease.errors import EaseError
 from ease.storage.model_directory import ModelDirectory
 
 BATCH = 64
-PATIENCE = 0.002
+BATCH_WAIT = 0.002
 """Seconds to wait for requests that are still being decoded, so that they share a batch."""
-WATCH = 1.0
-"""Seconds between two looks at whether another process wrote a generation."""
+WATCH_PERIOD = 1.0
+"""Seconds between two checks whether another process wrote a generation."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Served:
-    """One generation, complete; it never changes while it is used."""
+    """One generation of the model, which never changes while it is used."""
 
     classifier: Classifier
     manifest: dict[str, Any]
@@ -52,22 +52,32 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class _Wish:
+class PendingPrediction:
+    """Images that wait for the prediction thread.
+
+    Attributes:
+        pixels: [N, 3, s, s], as the backbone reads them.
+        top: Number of classes to name for each image.
+        future: Where the answer goes.
+        abandoned: Set when the client has left, so that its images need not be scored.
+    """
+
     pixels: Tensor
     top: int
     future: Future[Answer]
+    abandoned: threading.Event
 
 
 class Model:
     """A model directory that is served.
 
     Args:
-        path: the directory.
-        weights: the backbone's file, if it is not the embedded one.
-        budget: passes per image; all that the model has when None.
-        log: tells of new generations.
-        metrics: counts batches.
-        batch: images that go through the model together, at most.
+        path: The model directory.
+        weights: Weights file of the backbone, if it is not the embedded one.
+        budget: Passes per image; all that the model has if None.
+        log: Where new generations are logged.
+        metrics: Where batches are counted.
+        batch: Largest number of images that go through the model together.
     """
 
     def __init__(
@@ -87,8 +97,8 @@ class Model:
         self._log, self._metrics, self._batch = log, metrics, batch
         self._directory = ModelDirectory(path)
         self._served: Served | None = None
-        self._wishes: queue.SimpleQueue[_Wish | None] = queue.SimpleQueue()
-        self._kept: _Wish | None = None
+        self._queue: queue.SimpleQueue[PendingPrediction | None] = queue.SimpleQueue()
+        self._left_over: PendingPrediction | None = None
         self._count = threading.Lock()
         self._waiting = 0  # admitted and not answered yet
         self._decoding = 0  # of these, not yet in the queue
@@ -105,16 +115,16 @@ class Model:
             thread.start()
 
     def stop(self) -> None:
-        """Answer what is waiting, then end."""
+        """Answer the requests that are waiting, then end."""
         self._stopped.set()
-        self._wishes.put(None)
+        self._queue.put(None)
         for thread in self._threads:
             if thread.ident is not None:
                 thread.join()
 
     @property
     def served(self) -> Served | None:
-        """What answers now; None until it is loaded."""
+        """The generation that answers now; None until it is loaded."""
         return self._served
 
     # --- predicting -------------------------------------------------------------------------------
@@ -126,7 +136,7 @@ class Model:
 
     @contextmanager
     def admitted(self, most: int) -> Iterator[bool]:
-        """Around one request for predictions, from its arrival to its answer. False if too many are here already."""
+        """Around one request for predictions, from its arrival to its answer. False if there are too many already."""
         with self._count:
             free = self._waiting < most
             self._waiting += free
@@ -147,73 +157,68 @@ class Model:
             with self._count:
                 self._decoding -= 1
 
-    def submit(self, pixels: Tensor, top: int) -> Future[Answer]:
-        """Predictions for images that `Classifier.pixels` made ready, [N, 3, s, s]."""
+    def submit(self, pixels: Tensor, top: int, abandoned: threading.Event | None = None) -> Future[Answer]:
+        """Queue images that `Classifier.pixels` prepared, [N, 3, s, s]; set `abandoned` if nobody waits any more."""
         future: Future[Answer] = Future()
-        self._wishes.put(_Wish(pixels, top, future))
+        self._queue.put(PendingPrediction(pixels, top, future, abandoned or threading.Event()))
         return future
 
     def _predict_all(self) -> None:
-        while (wishes := self._collected()) is not None:
-            wishes = [wish for wish in wishes if wish.future.set_running_or_notify_cancel()]
-            if not wishes:
+        while (pending := self._next_batch()) is not None:
+            pending = [one for one in pending if one.future.set_running_or_notify_cancel()]
+            if not pending:
                 continue
             try:
-                self._predict(wishes)
-            except BaseException as error:  # whatever it was, the next batch may be fine
-                for wish in wishes:
-                    if not wish.future.done():
-                        wish.future.set_exception(error)
+                self._predict(pending)
+            except BaseException as error:  # the next batch may be fine
+                for one in pending:
+                    if not one.future.done():
+                        one.future.set_exception(error)
 
-    def _predict(self, wishes: list[_Wish]) -> None:
+    def _predict(self, pending: list[PendingPrediction]) -> None:
         served = self._served
         if served is None:
             raise EaseError("the model is not loaded yet: try again in a moment")
-        logits = served.classifier.score(torch.cat([wish.pixels for wish in wishes]))
+        logits = served.classifier.predictor.logits(
+            torch.cat([one.pixels for one in pending]),
+            cancelled=lambda: all(one.abandoned.is_set() for one in pending),
+        )
         self._metrics.batches.observe(len(logits))
-        for wish, own in zip(wishes, logits.split([len(wish.pixels) for wish in wishes]), strict=True):
-            wish.future.set_result(Answer(served, served.classifier.read(own, wish.top)))
+        for one, own in zip(pending, logits.split([len(one.pixels) for one in pending]), strict=True):
+            one.future.set_result(Answer(served, served.classifier.predictions(own, one.top)))
 
-    def _collected(self) -> list[_Wish] | None:
-        """What is waiting, as much as one batch holds, at least one; None at the end."""
-        first = self._kept or self._wishes.get()
-        self._kept = None
+    def _next_batch(self) -> list[PendingPrediction] | None:
+        """Requests that fit into one batch, at least one; waits for the first. None when the server stops."""
+        first = self._left_over or self._queue.get()
+        self._left_over = None
         if first is None:
             return None
-        wishes, size, until = [first], len(first.pixels), time.monotonic() + PATIENCE
+        pending, size, until = [first], len(first.pixels), time.monotonic() + BATCH_WAIT
         while size < self._batch:
-            patience = until - time.monotonic() if self._decoding else 0.0
+            wait = until - time.monotonic() if self._decoding else 0.0
             try:
-                wish = (
-                    self._wishes.get(timeout=max(patience, 0.0))
-                    if patience > 0
-                    else self._wishes.get_nowait()
-                )
+                one = self._queue.get(timeout=wait) if wait > 0 else self._queue.get_nowait()
             except queue.Empty:
                 break
-            if wish is None or size + len(wish.pixels) > self._batch:
-                self._keep(wish)
+            if one is None:  # the signal to stop is for the next call
+                self._queue.put(None)
                 break
-            wishes.append(wish)
-            size += len(wish.pixels)
-        return wishes
-
-    def _keep(self, wish: _Wish | None) -> None:
-        """For the next batch; the sign to end goes back to where it is waited for."""
-        if wish is None:
-            self._wishes.put(None)
-        else:
-            self._kept = wish
+            if size + len(one.pixels) > self._batch:
+                self._left_over = one
+                break
+            pending.append(one)
+            size += len(one.pixels)
+        return pending
 
     # --- changing ---------------------------------------------------------------------------------
 
     def change(self, work: Callable[[Classifier], T]) -> T:
-        """Change the model on a second object, then serve what came out. One change at a time."""
+        """Change the model through a second object, then serve the result. Only one change runs at a time."""
         with self._changes:
             served = self._served
             if served is None:
                 raise EaseError("the model is not loaded yet: try again in a moment")
-            result = work(served.classifier.renewed())
+            result = work(served.classifier.reopened())
             self.refresh()
             return result
 
@@ -221,7 +226,7 @@ class Model:
         """Serve the directory's current generation; True if that is another one than before."""
         with self._changes:
             manifest, before = self._directory.manifest(), self._served
-            # Not by number alone: after a rollback and a cleared history a number may come again.
+            # The number is not enough: after a rollback and a cleared history it may be used again.
             if before is not None and before.manifest["checksum"] == manifest["checksum"]:
                 return False
             self._served = self._loaded(before)
@@ -234,18 +239,18 @@ class Model:
             return True
 
     def _loaded(self, before: Served | None) -> Served:
-        """The current generation beside the one that answers; they share the backbone."""
+        """Load the current generation beside the one that answers; they share the backbone."""
         while True:
             manifest = self._directory.manifest()
             if before is None:
                 classifier = Classifier.open(self.path, self._weights, budget=self._budget)
             else:
-                classifier = before.classifier.renewed()
+                classifier = before.classifier.reopened()
             if self._directory.manifest()["checksum"] == manifest["checksum"]:
                 return Served(classifier, manifest)
 
     def _watch(self) -> None:
-        seen, told = self._version(), ""
+        seen, reported = self._version(), ""
         try:
             self.refresh()
         except EaseError as error:
@@ -256,18 +261,16 @@ class Model:
         if self.failure is not None:
             self.when_failed()
             return
-        while not self._stopped.wait(WATCH):
+        while not self._stopped.wait(WATCH_PERIOD):
             if (now := self._version()) == seen:
                 continue
             try:
                 self.refresh()
-                seen, told = now, ""
-            except (
-                Exception
-            ) as error:  # the old generation goes on answering, and the next look may find it mended
-                if str(error) != told:
-                    told = str(error)
-                    self._log.event("generation", error=told)
+                seen, reported = now, ""
+            except Exception as error:  # the old generation goes on answering; the next check may succeed
+                if str(error) != reported:
+                    reported = str(error)
+                    self._log.event("generation", error=reported)
 
     def _version(self) -> tuple[int, int, int] | None:
         with suppress(OSError):
