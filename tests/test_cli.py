@@ -348,3 +348,34 @@ def test_a_file_size_limit_is_one_line_and_leaves_no_half_file(tmp_path: Path) -
 def test_debug_shows_the_traceback(tmp_path: Path) -> None:
     with pytest.raises(EaseError, match="eaze"):
         ease("--debug", "run", "--method", "eaze", "--out", tmp_path / "out")
+
+
+def test_help_shows_the_practitioners_commands_first_and_panels_after_them() -> None:
+    text = ease("--help").stdout
+    parts = (
+        "ease learn ",
+        "ease predict ",
+        "ease run ",
+        "─ Classify",
+        "─ Experiments",
+        "─ Models",
+        "─ Lists",
+    )
+    places = [text.index(part) for part in parts]
+    assert places == sorted(places)
+    commands = [line.split()[1] for line in text.splitlines() if line.startswith("│ ") and line[2] != " "]
+    for old in ("methods", "backbones", "presets", "studies"):  # hidden: 'ease list' shows them
+        assert old not in commands
+    assert {"learn", "run", "info", "list", "datasets"} <= set(commands)
+
+
+@pytest.mark.parametrize("name", ["methods", "datasets", "backbones", "presets", "studies"])
+def test_older_names_of_lists_still_work(name: str) -> None:
+    listed = ease("list", name, "--json")
+    assert listed.returncode == 0, listed.stderr
+    assert len(json.loads(listed.stdout)) > 1
+    assert ease(name, "--json").stdout == listed.stdout
+
+
+def test_an_unknown_list_gets_one_line() -> None:
+    assert "methodes" in refused(ease("list", "methodes"))

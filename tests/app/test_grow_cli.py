@@ -125,3 +125,34 @@ def test_names_are_text_on_the_page(ease, digits: Digits, tmp_path: Path) -> Non
     assert "&lt;b&gt;bold&lt;script&gt;" in page
     Image.fromarray(np.zeros((4, 4, 3), np.uint8)).save(tmp_path / "x.png")
     assert "<b>bold<script>" in ease("predict", tmp_path / "x.png", "--model", tmp_path / "m").out
+
+
+@pytest.mark.parametrize("method", ["simplecil", "l2p", "APER-adapter"])
+def test_any_exemplar_free_method_grows_a_model(ease, digits: Digits, tmp_path: Path, method: str) -> None:  # type: ignore[no-untyped-def]
+    model = tmp_path / "model"
+    quick = [
+        "--method",
+        method,
+        "--input-size",
+        "16",
+        *(["--set", "epochs=1"] if method != "simplecil" else []),
+    ]
+    for number, names in enumerate(("01", "23")):
+        folder = write_folder(tmp_path / names, digits(*names, count=6))
+        done = ease("learn", folder, "--model", model, *(quick if number == 0 else []))
+        assert done.code == 0, done.err
+    found = json.loads(ease("predict", folder, "--model", model, "--json").out)
+    assert {each["name"] for each in found["predictions"][0]["classes"]} == set("0123")
+
+
+def test_a_method_is_no_setting_and_only_its_own_settings_are_taken(
+    ease, digits: Digits, tmp_path: Path
+) -> None:  # type: ignore[no-untyped-def]
+    folder, model = write_folder(tmp_path / "a", digits("0", "1", count=6)), tmp_path / "model"
+    words = ("learn", folder, "--model", model)
+    assert "--method" in refused(ease(*words, "--set", "method=ease"))
+    assert "did you mean 'layers'" in refused(ease(*words, "--set", "layer=2"))
+    assert "unknown setting of method 'strata' 'dataset'" in refused(ease(*words, "--set", "dataset=digits"))
+    assert "icarl" in refused(ease(*words, "--method", "icarl"))
+    assert "joint" in refused(ease(*words, "--method", "joint"))
+    assert not model.exists()

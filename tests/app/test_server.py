@@ -799,6 +799,7 @@ def test_the_command_refuses_in_one_line(
     assert "token" in refused(ease("serve", "--model", model, "--host", "0.0.0.0"))
     assert "--create" in refused(ease("serve", "--model", model, "--augment", "gentle"))
     assert "gentle" in refused(ease("serve", "--model", model, "--create", "--augment", "photos"))
+    assert "method ease" in refused(ease("serve", "--model", model, "--create", "--method", "strata"))
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -810,6 +811,61 @@ def test_the_command_refuses_in_one_line(
     assert "damaged" in refused(ease("serve", "--model", model, "--port", 0))
     monkeypatch.setattr("ease.app.server.find_spec", lambda name: None)
     assert "pip install 'ease-cil[serve]'" in refused(ease("serve", "--model", model))
+
+
+@pytest.mark.parametrize("method", [None, "SimpleCIL", "l2p"])
+def test_the_command_creates_a_model_of_any_exemplar_free_method(
+    method: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served: list[dict[str, Any]] = []
+    monkeypatch.setattr("ease.app.server.run.serve", lambda model, **options: served.append(options))
+    words = ["serve", "--model", tmp_path / "model", "--create", *(["--method", method] if method else [])]
+    for _ in range(2):  # started again it finds its model
+        assert ease(*words).returncode == 0
+    assert ModelDirectory(tmp_path / "model").manifest()["method"] == (method or "strata").lower()
+    assert [options["limits"] for options in served] == [Limits(), Limits()]
+    assert "icarl" in refused(ease("serve", "--model", tmp_path / "b", "--create", "--method", "icarl"))
+    assert not (tmp_path / "b").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("limits.yaml", "predict_files: 100\njob_seconds: 7.5\n"),
+        ("limits.json", '{"predict_files": 100, "job_seconds": 7.5}'),
+    ],
+)
+def test_limits_come_from_a_file(
+    name: str, text: str, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served: list[dict[str, Any]] = []
+    monkeypatch.setattr("ease.app.server.run.serve", lambda model, **options: served.append(options))
+    (tmp_path / name).write_text(text)
+    assert ease("serve", "--model", model, "--limits", tmp_path / name).returncode == 0
+    assert served[0]["limits"] == Limits(predict_files=100, job_seconds=7.5)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("predict_file: 3", "did you mean 'predict_files'?"),
+        ("predict_files: 0", "predict_files = 0"),
+        ("predict_files: many", "predict_files = 'many'"),
+        ("job_seconds: .inf", "job_seconds"),
+        ("pixels: 100000000", "pixels"),
+        ("- predict_files", "'key: value' lines"),
+        ("predict_files: [", "not valid YAML"),
+        (None, "does not exist"),
+    ],
+)
+def test_wrong_limits_are_one_line_and_create_no_model(text: str | None, says: str, tmp_path: Path) -> None:
+    file = tmp_path / "limits.yaml"
+    if text is not None:
+        file.write_text(text)
+    line = refused(ease("serve", "--model", tmp_path / "model", "--create", "--limits", file))
+    assert says in line
+    assert "limits.yaml" in line
+    assert not (tmp_path / "model").exists()
 
 
 class Served:
