@@ -168,7 +168,7 @@ def test_a_body_on_its_way_takes_no_place_among_the_predictions(model: Path) -> 
 
 
 def test_the_slowest_body_makes_room_for_another(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exchange, "PATIENCE", 0.05)
+    monkeypatch.setattr(exchange, "GRACE_PERIOD", 0.05)
     with listening(model, receiving=2) as server:
         places = server.world.service.uploads
         slow = server.connect(head("/predict", 100_000) + BODY[:10])
@@ -188,7 +188,7 @@ def test_the_slowest_body_makes_room_for_another(model: Path, monkeypatch: pytes
 def test_too_many_bodies_at_the_same_moment_are_told_to_come_again(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(exchange, "PATIENCE", 1000.0)
+    monkeypatch.setattr(exchange, "GRACE_PERIOD", 1000.0)
     with listening(model, receiving=1) as server:
         first = server.connect(head("/predict", len(BODY)) + BODY[:50])
         until(lambda: list(server.world.service.uploads.iterdir()))

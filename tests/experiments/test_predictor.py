@@ -10,7 +10,7 @@ import torch
 
 from ease.errors import EaseError
 from ease.experiments.predictor import PredictionCancelledError, Predictor
-from ease.methods import Ease, Learner, SimpleCIL, find_method
+from ease.methods import Ease, Learner, find_method
 from ease.progress import Advance
 from ease.streams import Stream
 from ease.training.engine import Engine
@@ -81,7 +81,8 @@ def test_a_budget_that_cannot_be_kept_is_refused_before_any_image_is_loaded(
     with pytest.raises(EaseError, match="budget of 0"):
         Predictor(learner, budget=0)
     assert learner.passes_per_image() == 3
-    Predictor(SimpleCIL(engine, SimpleCIL.Settings()), budget=1)  # it has learned nothing yet
+    simplecil = find_method("simplecil")
+    Predictor(simplecil(engine, simplecil.Settings()), budget=1)  # it has learned nothing yet
 
 
 def test_cancelling_stops_before_the_next_batch(learner: Learner, stream: Stream) -> None:

@@ -1,8 +1,9 @@
 """`ease serve`: a model over HTTP that answers while it learns.
 
-`service.py` holds what runs (the model, the jobs, the work folder), `api.py` the routes, `run.py` the process. A
-request passes `guard.py` first; what it carries is taken in by `uploads.py`; `model.py` predicts, `jobs.py` learns, in
-a process of its own (`learning.py`); `telemetry.py` tells of it.
+`run.py` starts the process, `service.py` holds its parts (the model, the jobs, the work folder), and `api.py` has the
+routes. A request passes `guard.py` first, which checks access and limits (`limits.py`); `uploads.py` receives its
+files. `model.py` predicts; `jobs.py` learns in a separate process (`learning.py`). `telemetry.py` writes the log and
+the metrics.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ NEEDED = ("fastapi", "uvicorn", "python_multipart")
 
 
 def require_packages() -> None:
-    """Serving needs packages that learning does not."""
+    """Refuse to serve if a package for it is missing."""
     missing = [name.replace("_", "-") for name in NEEDED if find_spec(name) is None]
     if missing:
         raise EaseError(

@@ -1,4 +1,4 @@
-"""/docs: the API's own description as a plain page. No script, nothing from elsewhere, so it works offline."""
+"""/docs: the description of the API as a plain page without scripts or external files; it works offline."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ POLICY = f"{CSP}; style-src 'self' 'sha256-{_HASH}'"
 
 
 def page(schema: dict[str, Any]) -> str:
-    """The whole page, from an OpenAPI schema."""
+    """The page for an OpenAPI schema."""
     info = schema["info"]
     body = "".join(_routes(schema))
     return (

@@ -1,4 +1,4 @@
-"""One request and its answer: how fast the request must arrive, how much of it, and whether anybody still waits."""
+"""One request and its answer: how fast the request must arrive, its size, and whether the client still waits."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ HEADERS = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": CSP,
 }
-PATIENCE = 1.0
-"""Seconds that a body is given before it is compared with others."""
-QUIET = 5.0
-"""Seconds without a byte after which the rest of a refused request is not waited for."""
+GRACE_PERIOD = 1.0
+"""Seconds that receiving a body may take before it can be given up for another request."""
+REST_TIMEOUT = 5.0
+"""Seconds without a byte after which the server stops reading the rest of a refused request."""
 
 T = TypeVar("T")
 
 
 class Arrivals:
-    """The bodies of requests that are on their way in. When there are too many, the slowest makes room.
+    """Requests whose bodies are being received. If there are too many, the slowest one is given up.
 
-    Refusing the newcomer instead would let a few clients that send nothing keep everybody out.
+    If new requests were refused instead, a few clients that send nothing could block the server.
     """
 
     def __init__(self, most: int) -> None:
@@ -48,22 +48,22 @@ class Arrivals:
     def __len__(self) -> int:
         return len(self._now)
 
-    def join(self, newcomer: Exchange) -> None:
-        """One more, or one that is known."""
-        if newcomer in self._now:
+    def join(self, exchange: Exchange) -> None:
+        """Add a request, if it is not there yet."""
+        if exchange in self._now:
             return
         if len(self._now) >= self._most:
-            late = [one for one in self._now if one.age >= PATIENCE]
+            late = [one for one in self._now if one.age >= GRACE_PERIOD]
             if not late:
-                sentence = "too many requests are on their way in: try again in a moment"
+                sentence = "too many requests are being received: try again in a moment"
                 raise RefusalError(503, sentence, {"Retry-After": "1"})
             slowest = min(late, key=lambda one: one.pace)
             slowest.give_up()
             self.leave(slowest)
-        self._now.add(newcomer)
+        self._now.add(exchange)
 
     def leave(self, one: Exchange) -> None:
-        """It has arrived, or will not."""
+        """Remove a request: its body has arrived, or is not waited for."""
         self._now.discard(one)
 
 
@@ -71,11 +71,11 @@ class Exchange:
     """Both directions of one request.
 
     Args:
-        scope: of the request.
-        receive: where its body comes from.
-        send: where the answer goes.
-        limits: of sizes and times.
-        arrivals: the other requests whose bodies are on their way.
+        scope: ASGI scope of the request.
+        receive: Gives its body.
+        send: Takes the answer.
+        limits: Limits of sizes and times.
+        arrivals: All requests whose bodies are being received.
     """
 
     def __init__(
@@ -91,33 +91,33 @@ class Exchange:
 
     @property
     def age(self) -> float:
-        """Seconds since it began."""
+        """Seconds since the request began."""
         return time.monotonic() - self._started
 
     @property
     def pace(self) -> float:
-        """Bytes of the body per second."""
+        """Bytes of the body received per second."""
         return self._received / max(self.age, 1e-6)
 
     def give_up(self) -> None:
-        """Wait no longer for the body."""
+        """Stop waiting for the body."""
         if not self._given_up.done():
             self._given_up.set_result(None)
 
     def close(self) -> None:
-        """Nothing more is expected of it."""
+        """End the exchange."""
         self._arrivals.leave(self)
 
     async def receive(self) -> Message:
-        """The next piece of the body, unless it is too much or does not come."""
+        """The next part of the body; refuses a body that is too large or too slow."""
         if self._whole:
             return await self._receive()
         self._arrivals.join(self)
         left = self._limits.seconds_of(self._path, self._received) - self.age
         message = await self._next(min(self._limits.idle_seconds, left))
         if message is None:
-            # The connection is closed: otherwise the rest of the body would have to be read.
-            sentence = "the upload stopped or is too slow: send it again, or less of it"
+            # The connection is closed, since otherwise the rest of the body would have to be read.
+            sentence = "the upload stopped or is too slow: send it again, or send less"
             raise RefusalError(408, sentence, {"Connection": "close"})
         limit = self._limits.bytes_of(self._path)
         if self._received > limit:
@@ -125,7 +125,7 @@ class Exchange:
         return message
 
     async def send(self, message: Message) -> None:
-        """Pass an answer on, with the headers none may lack."""
+        """Send an answer, with the headers that every answer has."""
         if message["type"] == "http.response.start":
             self.status = message["status"]
             headers = MutableHeaders(scope=message)
@@ -133,15 +133,15 @@ class Exchange:
                 headers.setdefault(name, value)
         last = message["type"] == "http.response.body" and not message.get("more_body", False)
         if last and not self._whole and self.status != 408:
-            # The answer is out before its request is in. If the connection were closed now, the client, who is still
-            # sending, would see a broken connection in place of the answer.
+            # The answer is sent before the request has arrived. If the connection were closed now, the client, which
+            # is still sending, would see a broken connection instead of the answer.
             await self._send({**message, "more_body": True})
             await self._linger()
             message = {"type": "http.response.body", "body": b"", "more_body": False}
         await self._send(message)
 
     async def _next(self, seconds: float) -> Message | None:
-        """A piece of the body if it comes within these seconds."""
+        """A part of the body, if it arrives within these seconds."""
         piece = asyncio.ensure_future(self._receive())
         try:
             await asyncio.wait(
@@ -159,27 +159,27 @@ class Exchange:
         return message
 
     async def _linger(self) -> None:
-        """Read the rest of the body and drop it."""
+        """Read and drop the rest of the body."""
         self._arrivals.leave(self)
         until = time.monotonic() + self._limits.linger_seconds
         while not self._whole and (left := until - time.monotonic()) > 0:
-            if await self._next(min(QUIET, left)) is None:
+            if await self._next(min(REST_TIMEOUT, left)) is None:
                 return
 
 
 def too_much(limit: int) -> RefusalError:
-    """The refusal of a request that is larger than this."""
+    """The error for a request that is larger than this."""
     size = f"{limit // MB} MB" if limit >= MB else f"{limit // 1024} KB"
     return RefusalError(413, f"the request is larger than {size}: send fewer or smaller files")
 
 
 async def while_connected(request: Request, work: Coroutine[Any, Any, T], seconds: float | None = None) -> T:
-    """What `work` returns. It is cancelled when the client leaves, or when it takes longer than `seconds`.
+    """Return what `work` returns. It is cancelled if the client disconnects, or after `seconds`.
 
     Args:
-        request: all of whose body has been read.
-        work: what it asks for.
-        seconds: without a limit if None.
+        request: The request; all of its body has been read.
+        work: What computes the answer.
+        seconds: Time limit; none if None.
     """
     task, leaving = asyncio.ensure_future(work), asyncio.ensure_future(_left(request))
     try:
@@ -199,6 +199,6 @@ async def while_connected(request: Request, work: Coroutine[Any, Any, T], second
 
 
 async def _left(request: Request) -> None:
-    """Returns once the client has closed the connection."""
+    """Return once the client has closed the connection."""
     while (await request.receive())["type"] != "http.disconnect":
         pass

@@ -1,4 +1,4 @@
-"""What every request passes: who may change the model, how much may be sent, and what no answer may lack or tell."""
+"""Checks that every request passes: access, sizes and headers; and what every answer must or must not contain."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ __all__ = ["MB", "Guard", "Limits", "RefusalError", "check_token", "is_loopback"
 
 SAFE_METHODS = {"GET", "HEAD", "OPTIONS"}
 CHANGES_NOTHING = {"/predict"}
-"""POST, but the model stays as it is. Any other route that is not read-only is taken for a change."""
+"""POST requests that do not change the model. All others that are not read-only are taken for changes."""
 
 _AUTHORITY = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s\[\]:/?#@\\]+)(:[0-9]{0,5})?")
-"""A host, by name or address, and perhaps a port."""
+"""A host name or address, with an optional port."""
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach a server bound there."""
+    """Whether a server bound to this host can be reached from this machine only."""
     if host.lower().rstrip(".") == "localhost":
         return True
     try:
@@ -42,7 +42,7 @@ def is_loopback(host: str) -> bool:
 
 
 def check_token(host: str, token: str | None) -> None:
-    """Whoever can be reached from elsewhere needs a token."""
+    """Refuse a host that other machines can reach if there is no token."""
     if token is not None and not (token.strip() and token.isascii() and token.isprintable()):
         raise EaseError("the token must be printable ASCII text: choose another (--token or EASE_TOKEN)")
     if token is None and not is_loopback(host):
@@ -53,7 +53,7 @@ def check_token(host: str, token: str | None) -> None:
 
 
 def without_paths(text: str, known: Mapping[str, str]) -> str:
-    """A message without places of this machine. `known` is path -> what to call it; other paths lose their folders."""
+    """A message without paths of this machine. `known` is path -> name to show; other paths lose their folders."""
     for path in sorted(known, key=len, reverse=True):
         text = text.replace(path, known[path])
     return re.sub(r"(?<![\w./])(?:[A-Za-z]:\\|/)(?:[^\s'\"/\\:,]+[/\\])+([^\s'\"/\\:,]+)", r"\1", text)
@@ -63,12 +63,12 @@ class Guard:
     """The outermost layer of the application.
 
     Args:
-        app: what it guards.
-        limits: sizes and times.
-        host: where the server listens.
-        token: which changes need it; None on a machine that serves itself alone.
-        log: a line per request.
-        metrics: counted there.
+        app: The application behind it.
+        limits: Limits of sizes and times.
+        host: Address that the server listens on.
+        token: Token that changes need; None if only this machine can reach the server.
+        log: Where requests are logged.
+        metrics: Where requests are counted.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Guard:
         self._arrivals = Arrivals(limits.receiving)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request."""
+        """Answer one request."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
@@ -90,7 +90,7 @@ class Guard:
             await self._answer(scope, exchange)
         finally:
             exchange.close()
-            self._tell(scope, exchange.status, time.perf_counter() - started)
+            self._report(scope, exchange.status, time.perf_counter() - started)
 
     async def _answer(self, scope: Scope, exchange: Exchange) -> None:
         try:
@@ -99,12 +99,10 @@ class Guard:
         except HTTPException as error:
             await self._refuse(scope, exchange, error)
         except ClientDisconnect:
-            exchange.status = exchange.status or 499  # nobody is there to be answered
+            exchange.status = exchange.status or 499  # the client has left
         except Exception as error:
             self.log.failure(f"{scope['method']} {scope['path']}", error)
-            sentence = (
-                "something went wrong in the server: try again, and look at its log if it happens again"
-            )
+            sentence = "something went wrong in the server: try again, and see its log if it happens again"
             await self._refuse(scope, exchange, refusal_of_disk(error) or RefusalError(500, sentence))
 
     async def _refuse(self, scope: Scope, exchange: Exchange, error: HTTPException) -> None:
@@ -128,17 +126,17 @@ class Guard:
             raise too_much(limit)
 
     def _check_host(self, host: str, headers: Headers) -> None:
-        """A server that only this machine reaches is called by this machine's names, when it is read as well.
+        """Refuse other host names than this machine's if only this machine can reach the server, also for reading.
 
-        A page from elsewhere whose name was made to point to this machine (DNS rebinding) is of the same origin for
-        the browser: it could read every answer, and only the name in the request gives it away. Beyond this machine
-        any name may be right, as the server does not know by which it is reached.
+        To a browser, a foreign page whose host name was made to point to this machine (DNS rebinding) has the same
+        origin as the server: it could read every answer, and only the name in the request reveals it. A server that
+        other machines can reach does not know its own names, so that any is accepted.
         """
         found = _AUTHORITY.fullmatch(host)
         name = found[1] if found else ""
         if self._is_local and not is_loopback(name) and not self._has_token(headers):
             raise RefusalError(
-                403, "this server answers to localhost only: open it as localhost, or send its token"
+                403, "this server answers requests to localhost only: open it as localhost, or send its token"
             )
 
     def _has_token(self, headers: Headers) -> bool:
@@ -150,7 +148,7 @@ class Guard:
             and hmac.compare_digest(_digest(given.strip()), known)
         )
 
-    def _tell(self, scope: Scope, status: int, seconds: float) -> None:
+    def _report(self, scope: Scope, status: int, seconds: float) -> None:
         route = getattr(scope.get("route"), "path", "other")
         self.metrics.request(route, scope["method"] if route != "other" else "any", status)
         state = scope.get("state", {})
@@ -166,14 +164,14 @@ class Guard:
 
 
 def _authority(given: str, header: str) -> str:
-    """A host and perhaps a port, as a header names them."""
+    """Check a host with an optional port, as given by a header."""
     if given and not _AUTHORITY.fullmatch(given):
-        raise RefusalError(400, f"the {header} header is malformed: send a host and perhaps a port")
+        raise RefusalError(400, f"the {header} header is malformed: send a host with an optional port")
     return given
 
 
 def _origin(given: str | None) -> str | None:
-    """The host and port of the page that asks; "" for one without."""
+    """The host and port of the requesting page; "" if it has none."""
     if given is None:
         return None
     try:
@@ -183,14 +181,14 @@ def _origin(given: str | None) -> str | None:
 
 
 def _check_page(host: str, origin: str | None, headers: Headers) -> None:
-    """Without a token a page from elsewhere, open in a browser on this machine, must not get through."""
+    """Without a token, refuse pages of other sites that are open in a browser on this machine."""
     site = headers.get("sec-fetch-site", "none")
     if (origin is not None and origin != host) or site not in ("same-origin", "none"):
-        raise RefusalError(403, "another site's page may not use this model: use the server's own page")
+        raise RefusalError(403, "pages of other sites may not use this model: use the server's own page")
 
 
 def _check_kind(headers: Headers) -> None:
-    """JSON and multipart only: what an HTML form of another site could send besides is refused."""
+    """Accept JSON and multipart only: an HTML form of another site can send other types."""
     kind = headers.get("content-type", "").split(";")[0].strip().lower()
     empty = headers.get("content-length", "0") == "0" and "transfer-encoding" not in headers
     if kind not in ("application/json", "multipart/form-data") and not (empty and not kind):

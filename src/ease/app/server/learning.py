@@ -1,7 +1,7 @@
-"""One job in a process of its own: `python -m ease.app.server.learning ORDER PARENT`.
+"""One job in its own process: `python -m ease.app.server.learning ORDER PARENT`.
 
-It reads an order (JSON), learns, and tells of it in JSON lines on its standard output: how far it is, then what was
-learned or why not. It ends when its parent does. The model directory changes at the very end, in one step.
+It reads an order (JSON file), learns, and writes JSON lines to its standard output: its progress, then the result or
+the error. It ends when its parent process does. The model directory is changed at the very end, in one step.
 """
 
 from __future__ import annotations
@@ -19,42 +19,41 @@ from pathlib import Path
 from typing import Any
 
 NICENESS = 10
-PERIOD = 0.2
-"""Seconds between two lines about how far it is."""
+REPORT_PERIOD = 0.2
+"""Least number of seconds between two lines about the progress."""
 
-Tell = Callable[[dict[str, Any]], None]
+Report = Callable[[dict[str, Any]], None]
 
 
 def main() -> None:
-    """In the new process."""
+    """Entry point of the new process."""
     order_path, parent = Path(sys.argv[1]), int(sys.argv[2])
-    # Libraries may print: what they say must not get among the lines, which go where stdout went.
+    # Libraries may print to stdout: their output must not get among the JSON lines.
     lines = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     with suppress(OSError, AttributeError):
-        os.nice(NICENESS)  # predictions come first
+        os.nice(NICENESS)  # predictions have priority
 
     from ease.training.processes import begin_work
 
     order = json.loads(order_path.read_text(encoding="utf-8"))
     begin_work(int(order["threads"]), parent)
-    os.chdir(
-        order["folder"]
-    )  # so that what is told of images, and kept in the model, are their relative paths
+    # Paths in messages and in the model's notes are then relative to the folder of the images.
+    os.chdir(order["folder"])
 
-    def tell(line: dict[str, Any]) -> None:
+    def report(line: dict[str, Any]) -> None:
         print(json.dumps(line), file=lines, flush=True)
 
-    learn(order, tell)
+    learn(order, report)
 
 
-def learn(order: dict[str, Any], tell: Tell) -> None:
-    """Carry an order out; what happens, good or bad, is told."""
+def learn(order: dict[str, Any], report: Report) -> None:
+    """Carry out an order and report its progress and its result or error."""
     from ease.app.classifier import Classifier
     from ease.errors import EaseError
 
     try:
-        tell({"progress": 0.01, "message": "opening the model"})
+        report({"progress": 0.01, "message": "opening the model"})
         classifier = Classifier.open(order["model"], order["weights"])
         images = {name: [Path(path) for path in paths] for name, paths in order["images"].items()}
         learned = classifier.learn(
@@ -63,22 +62,22 @@ def learn(order: dict[str, Any], tell: Tell) -> None:
             tune=order["tune"],
             unreadable=order["unreadable"],
             thumbnails=order["thumbnails"],
-            progress=Telling(tell),
+            progress=JobProgress(report),
         )
-        tell({"learned": asdict(learned)})
+        report({"learned": asdict(learned)})
     except EaseError as error:
-        tell({"error": str(error)})
+        report({"error": str(error)})
     except Exception as error:
-        sentence = "learning failed in a way that was not foreseen: look at the server's log"
-        tell({"error": sentence, "detail": "".join(traceback.format_exception(error))})
+        sentence = "learning failed unexpectedly: see the server's log"
+        report({"error": sentence, "detail": "".join(traceback.format_exception(error))})
 
 
-class Telling:
-    """Progress as one figure from 0 to 1. Training takes most of the time, so it gets most of the scale."""
+class JobProgress:
+    """Progress of a whole job from 0 to 1. Training takes most of the time, so it gets most of the scale."""
 
-    def __init__(self, tell: Tell) -> None:
-        self._tell = tell
-        self._figure, self._last, self._trained = 0.02, 0.0, False
+    def __init__(self, report: Report) -> None:
+        self._report = report
+        self._share, self._last, self._trained = 0.02, 0.0, False
 
     @contextmanager
     def bar(self, label: str, total: int, done: int = 0) -> Iterator[Callable[[int], None]]:
@@ -100,14 +99,14 @@ class Telling:
 
     def say(self, line: str) -> None:
         """See `Progress`."""
-        self._move(self._figure, line, at_once=True)
+        self._move(self._share, line, at_once=True)
 
-    def _move(self, figure: float, message: str, at_once: bool = False) -> None:
-        self._figure = max(self._figure, figure)
+    def _move(self, share: float, message: str, at_once: bool = False) -> None:
+        self._share = max(self._share, share)
         now = time.monotonic()
-        if at_once or now - self._last >= PERIOD:
+        if at_once or now - self._last >= REPORT_PERIOD:
             self._last = now
-            self._tell({"progress": round(self._figure, 4), "message": message})
+            self._report({"progress": round(self._share, 4), "message": message})
 
 
 if __name__ == "__main__":

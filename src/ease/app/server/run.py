@@ -1,4 +1,4 @@
-"""The process behind `ease serve`."""
+"""The server process of `ease serve`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ease.app.server.telemetry import Log
 from ease.errors import EaseError
 
 GRACE = 5
-"""Seconds that requests under way get when the server is asked to leave."""
+"""Seconds that running requests get when the server is stopped."""
 
 
 def serve(
@@ -35,25 +35,25 @@ def serve(
     limits: Limits | None = None,
     announce: Callable[[str], None] = print,
 ) -> None:
-    """Serve a model until somebody stops it (Ctrl-C, or SIGTERM): then a running job ends and nothing is half done.
+    """Serve a model until the process is stopped (Ctrl-C or SIGTERM). A running job is ended and changes nothing.
 
     Args:
-        model: the model directory.
-        host: where to listen; only this machine by default.
-        port: where to listen; 0 takes a free one.
-        token: what changes need; required where other machines can reach the host.
-        weights: the backbone's file, if it is not the embedded one.
-        budget: passes per image when predicting; all that the model has when None.
-        work: where uploads are held for as long as they are needed.
-        limits: of requests and jobs.
-        announce: gets one line with the address.
+        model: Model directory.
+        host: Address to listen on; reachable from this machine only by default.
+        port: Port to listen on; 0 takes a free one.
+        token: Token that changes need; required if other machines can reach the host.
+        weights: Weights file of the backbone, if it is not the embedded one.
+        budget: Passes per image when predicting; all that the model has if None.
+        work: Folder for uploads while they are needed; a temporary one if None.
+        limits: Limits of requests and jobs.
+        announce: Called with one line that contains the address.
     """
     check_token(host, token)
     log = Log()
     with (
         contextlib.suppress(KeyboardInterrupt),
-        log.taking_over("uvicorn", "uvicorn.error", "uvicorn.asgi", "asyncio"),
-        _leaving_on_sigterm(),
+        log.capturing("uvicorn", "uvicorn.error", "uvicorn.asgi", "asyncio"),
+        _stopping_on_sigterm(),
         _bound(host, port) as listening,
         Service(
             model,
@@ -76,7 +76,7 @@ def serve(
 
 
 def make_server(service: Service) -> uvicorn.Server:
-    """What speaks HTTP for a service."""
+    """The HTTP server of a service."""
     config = uvicorn.Config(
         make_app(service),
         http=bounded_connections(service.limits),
@@ -93,13 +93,13 @@ def make_server(service: Service) -> uvicorn.Server:
 
 
 @contextlib.contextmanager
-def _leaving_on_sigterm() -> Iterator[None]:
-    """SIGTERM as Ctrl-C: services are stopped that way."""
+def _stopping_on_sigterm() -> Iterator[None]:
+    """Treat SIGTERM, with which services are stopped, like Ctrl-C."""
 
-    def leave(*_: object) -> None:
+    def stop(*_: object) -> None:
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, leave)
+    before = signal.signal(signal.SIGTERM, stop)
     try:
         yield
     finally:
@@ -107,13 +107,13 @@ def _leaving_on_sigterm() -> Iterator[None]:
 
 
 def _bound(host: str, port: int) -> socket.socket:
-    """A socket that listens there; taken early, so that a wrong port is told at once."""
+    """A listening socket; opened early, so that a wrong port is reported at once."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
     except (OSError, OverflowError) as error:
-        raise EaseError(f"host {host} is not known here ({error}): choose another with --host") from error
+        raise EaseError(f"cannot listen on host {host} ({error}): choose another with --host") from error
     listening = socket.socket(family, kind, protocol)
     try:
         if hasattr(socket, "SO_REUSEADDR") and not hasattr(socket, "SO_EXCLUSIVEADDRUSE"):

@@ -1,4 +1,4 @@
-"""Everything that runs while a model is served, whatever speaks to it."""
+"""Everything that runs while a model is served, independent of HTTP."""
 
 from __future__ import annotations
 
@@ -25,26 +25,27 @@ from ease.storage.model_directory import ModelDirectory
 
 PREFIX = "ease-serve-"
 DECODERS = min(4, os.cpu_count() or 1)
-"""Threads that decode images of predictions, and as many that check those to learn from."""
+"""Threads that decode images for predictions; as many check images for learning."""
 WRITERS = 4
 """Threads that write uploads to disk."""
 
 
 class Service:
-    """A model that is served; a context manager around its life.
+    """A served model with its jobs; a context manager.
 
-    Beside the model lies MODEL.jobs: what jobs there were, and where the images of a server that was killed lie.
+    The folder MODEL.jobs beside the model holds the list of jobs, and the path of the work folder, so that the next
+    server can remove the images that a killed one left there.
 
     Args:
-        model: the model directory.
-        weights: the backbone's file, if it is not the embedded one.
-        budget: passes per image when predicting; all that the model has when None.
-        host: where it will be bound.
-        token: what changes need; without one the host must be this machine.
-        work: where uploads are held for as long as they are needed; the system's place for temporary files by default.
-        limits: of requests and jobs.
-        log: where events are told.
-        start: how the process of a job is started.
+        model: Model directory.
+        weights: Weights file of the backbone, if it is not the embedded one.
+        budget: Passes per image when predicting; all that the model has if None.
+        host: Address that the server listens on.
+        token: Token that changes need; without one, the host must be this machine.
+        work: Folder for uploads while they are needed; the system's temporary folder if None.
+        limits: Limits of requests and jobs.
+        log: Where events are logged.
+        start: Starts the process of a job.
     """
 
     def __init__(
@@ -71,15 +72,15 @@ class Service:
         self.book = self.path.with_name(f"{self.path.name}.jobs")
 
     def __enter__(self) -> Service:
-        ModelDirectory(self.path).manifest()  # a wrong path is told before anything is made
+        ModelDirectory(self.path).manifest()  # a wrong path is reported before anything is created
         with contextlib.ExitStack() as life:
             self._claim(life)
             self.folder = self._own_folder()
             life.callback(shutil.rmtree, self.folder, ignore_errors=True)
             self.uploads = self.folder / "predict"
             make_folder(self.uploads)
-            # Apart from each other, so that a prediction waits for predictions only. Large images are decoded one at
-            # a time: one of them can take a gigabyte, and a second or more.
+            # Separate pools, so that a prediction waits for predictions only. Large images are decoded one at a time:
+            # one of them can take a gigabyte of memory, and a second or more.
             self.decoders = self._threads(life, DECODERS, "decode")
             self.large_decoder = self._threads(life, 1, "decode-large")
             self.checkers = self._threads(life, DECODERS, "check")
@@ -114,14 +115,14 @@ class Service:
         return pool
 
     def _claim(self, life: contextlib.ExitStack) -> None:
-        """One server per model: a second one would clear away what the first is learning from."""
+        """Allow one server per model: a second one would remove the images that the first one learns from."""
         try:
             life.enter_context(WriterLock(self.book).hold())
         except BusyError as error:
             raise EaseError(f"another server is serving {self.path}: stop it first, or use it") from error
 
     def _own_folder(self) -> Path:
-        """A new private folder, written down so that the next server can clear it away if this one is killed."""
+        """Create a private folder, and note its path so that the next server can remove it if this one is killed."""
         record = self.book / "work.json"
         with contextlib.suppress(EaseError, KeyError, TypeError, OSError):
             left = Path(read_json(record)["folder"])
@@ -141,28 +142,31 @@ class Service:
         return folder
 
     def ready(self) -> Served:
-        """The generation that answers now."""
+        """The generation that answers now; refuses the request if the model is not loaded yet."""
         served = self.model.served
         if served is None:
             raise RefusalError(503, "the model is being loaded: try again in a moment", {"Retry-After": "1"})
         return served
 
     def plain(self, error: EaseError) -> str:
-        """An error's line without places of this machine."""
+        """The message of an error without paths of this machine."""
         known = {str(self.path): self.path.name}
         if self._weights is not None:
             known[str(self._weights)] = self._weights.name
         return without_paths(str(error), known)
 
     def gauges(self) -> dict[str, tuple[str, float]]:
-        """Figures of this moment."""
+        """Present values for the metrics."""
         served = self.model.served
         found: dict[str, tuple[str, Any]] = {
             "ease_ready": ("1 once the model is loaded", served is not None),
-            "ease_predictions_waiting": ("requests for predictions not answered yet", self.model.waiting),
-            "ease_resident_bytes": ("memory of the server", resident_bytes()),
+            "ease_predictions_waiting": (
+                "requests for predictions that are not answered yet",
+                self.model.waiting,
+            ),
+            "ease_resident_bytes": ("memory used by the server", resident_bytes()),
         }
         if served is not None:
-            found["ease_generation"] = ("of the model that answers", served.generation)
-            found["ease_classes"] = ("that it knows", len(served.classifier.classes))
+            found["ease_generation"] = ("generation of the model that answers", served.generation)
+            found["ease_classes"] = ("number of classes of the model", len(served.classifier.classes))
         return {name: (about, float(value)) for name, (about, value) in found.items()}

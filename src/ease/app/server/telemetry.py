@@ -1,4 +1,4 @@
-"""What the server tells of itself: one JSON line per event on stderr, and figures for Prometheus."""
+"""Log and metrics of the server: one JSON line per event on stderr, and metrics for Prometheus."""
 
 from __future__ import annotations
 
@@ -20,31 +20,31 @@ IMAGES = (1, 2, 4, 8, 16, 32, 64)
 
 
 class Log:
-    """JSON lines. Never an image, never a token."""
+    """Writes JSON lines, which never contain an image or a token."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream
         self._lock = threading.Lock()
 
     def event(self, kind: str, **fields: Any) -> None:
-        """One line: the time, what happened, and its particulars."""
+        """Write one line: the time, the kind of event, and its fields."""
         now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
         line = json.dumps({"time": now, "event": kind, **fields}, default=str)
         with self._lock:
             print(line, file=self._stream or sys.stderr, flush=True)
 
     def failure(self, what: str, error: BaseException) -> None:
-        """Something that should not have happened: the traceback is for the log, never for an answer."""
+        """Log an unexpected error with its traceback, which is never part of an answer."""
         detail = "".join(traceback.format_exception(error))
         self.event("error", what=what, error=type(error).__name__, detail=detail)
 
     @contextmanager
-    def taking_over(self, *names: str) -> Iterator[None]:
-        """Inside the `with`, warnings and what libraries log become lines of the same kind."""
+    def capturing(self, *names: str) -> Iterator[None]:
+        """Inside the `with`, warnings and the messages of these loggers become lines of this log."""
         loggers = [logging.getLogger(name) for name in (*names, "py.warnings")]
         before = [(logger.handlers, logger.propagate, logger.level) for logger in loggers]
         for logger in loggers:
-            logger.handlers, logger.propagate = [_Lines(self)], False
+            logger.handlers, logger.propagate = [_LogHandler(self)], False
             logger.setLevel(logging.WARNING)
         logging.captureWarnings(True)
         try:
@@ -56,7 +56,7 @@ class Log:
                 logger.setLevel(level)
 
 
-class _Lines(logging.Handler):
+class _LogHandler(logging.Handler):
     def __init__(self, log: Log) -> None:
         super().__init__()
         self._log = log
@@ -76,13 +76,13 @@ class Histogram:
         self._sum, self._lock = 0.0, threading.Lock()
 
     def observe(self, value: float) -> None:
-        """One more observation."""
+        """Add an observation."""
         with self._lock:
             self._counts[bisect_left(self._bounds, value)] += 1
             self._sum += value
 
     def lines(self, name: str) -> Iterator[str]:
-        """As Prometheus reads it."""
+        """Lines in the text format of Prometheus."""
         with self._lock:
             counts, total = list(self._counts), self._sum
         running = 0
@@ -95,7 +95,7 @@ class Histogram:
 
 
 class Metrics:
-    """Figures since the start of the process."""
+    """Counters and histograms since the start of the process."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -106,23 +106,23 @@ class Metrics:
         self.batches = Histogram(IMAGES)
 
     def request(self, route: str, method: str, status: int) -> None:
-        """One more answer."""
+        """Count an answer."""
         with self._lock:
             self._requests[route, method, status] += 1
 
     def predicted(self, images: int, seconds: float) -> None:
-        """One more request for predictions, answered."""
+        """Count an answered request for predictions."""
         self.seconds.observe(seconds)
         with self._lock:
             self._images += images
 
     def job(self, state: str) -> None:
-        """One more job that ended so."""
+        """Count a job that ended in this state."""
         with self._lock:
             self._jobs[state] += 1
 
     def text(self, gauges: dict[str, tuple[str, float]]) -> str:
-        """Everything in Prometheus' text format; `gauges` is name -> (help, value now)."""
+        """All metrics in the text format of Prometheus; `gauges` is name -> (help, present value)."""
         with self._lock:
             requests, jobs, images = dict(self._requests), dict(self._jobs), self._images
         lines = [
@@ -133,11 +133,11 @@ class Metrics:
             ),
             *_about("ease_predict_seconds", "histogram", "from the arrival of a request to its predictions"),
             *self.seconds.lines("ease_predict_seconds"),
-            *_about("ease_images_predicted_total", "counter", "images that were predicted"),
+            *_about("ease_images_predicted_total", "counter", "images predicted"),
             f"ease_images_predicted_total {images}",
             *_about("ease_batch_images", "histogram", "images that went through the model together"),
             *self.batches.lines("ease_batch_images"),
-            *_about("ease_jobs_total", "counter", "jobs by how they ended"),
+            *_about("ease_jobs_total", "counter", "ended jobs by state"),
             *(f'ease_jobs_total{{state="{state}"}} {count}' for state, count in sorted(jobs.items())),
         ]
         for name, (about, value) in gauges.items():
@@ -151,7 +151,7 @@ def _about(name: str, kind: str, text: str) -> Iterator[str]:
 
 
 def resident_bytes() -> int:
-    """Memory this process holds now; where the system does not tell, its peak."""
+    """Memory that this process uses now; its peak where the system does not report that."""
     try:
         with open("/proc/self/statm") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
