@@ -263,20 +263,20 @@ def other_backbone(found: list[Member]) -> list[Member]:
     ("change", "message"),
     [
         (tampered, "checksum of 'subspaces/"),
-        (longer, "bytes in place of"),
+        (longer, "bytes instead of"),
         (without("subspaces/0001"), "it lacks 'subspaces/0001"),
         (without("manifest.json"), "it lacks 'manifest.json'"),
         (without("pack.json"), "it lacks 'pack.json'"),
         (without("backbone"), f"it lacks '{BACKBONE_FILE}'"),
-        (lambda found: [*found, named("extra.txt")], "'extra.txt' belongs to no model"),
+        (lambda found: [*found, named("extra.txt")], "'extra.txt' is not a file of the model"),
         (lambda found: [*found, named("../escaped")], "leads out of the folder"),
         (lambda found: [*found, named("/escaped")], "leads out of the folder"),
         (lambda found: [*found, named("a\\..\\escaped")], "leads out of the folder"),
         (lambda found: [*found, named("C:escaped")], "leads out of the folder"),
-        (lambda found: [*found, named("link", b"/etc", stat.S_IFLNK | 0o777)], "no plain file"),
-        (lambda found: [*found, named("folder/", b"")], "no plain file"),
-        (lambda found: [*found, named("Manifest.json")], "is there twice"),
-        (lambda found: [*found, found[0]], "is there twice"),
+        (lambda found: [*found, named("link", b"/etc", stat.S_IFLNK | 0o777)], "not a plain file"),
+        (lambda found: [*found, named("folder/", b"")], "not a plain file"),
+        (lambda found: [*found, named("Manifest.json")], "occurs twice"),
+        (lambda found: [*found, found[0]], "occurs twice"),
         (compressed, "is compressed"),
         (other_backbone, "not the 'ease-vit' that the model was learned on"),
     ],
@@ -314,7 +314,7 @@ def test_files_that_are_no_archives(archive: Path, tmp_path: Path) -> None:
     assert "no such file" in refusal(tmp_path / "none.ease", tmp_path)
     for content in (b"", b"not a zip", archive.read_bytes()[:-30], b"PK\5\6" + bytes(18)):
         (tmp_path / "bad.ease").write_bytes(content)
-        assert "is not unpacked" in refusal(tmp_path / "bad.ease", tmp_path)
+        assert "cannot be unpacked" in refusal(tmp_path / "bad.ease", tmp_path)
 
 
 def test_a_later_format_asks_for_a_later_version(archive: Path, tmp_path: Path) -> None:

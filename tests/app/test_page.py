@@ -168,7 +168,7 @@ def teach(page: Page, folder: Path) -> None:
 
 def test_a_photo_gets_five_bars_and_a_word_on_the_unknown(site: Site, visit: Any, photo: Any) -> None:
     page = visit(site.url)
-    page.set_input_files("#look-files", photo("mine.png"))
+    page.set_input_files("#predict-files", photo("mine.png"))
     card = page.locator(".card")
     expect(card.locator(".source")).to_contain_text("Answered by generation")
     shares = card.locator(".bars .share").all_text_contents()
@@ -209,20 +209,22 @@ def test_what_is_no_image_gets_the_servers_sentence_and_the_others_their_answer(
     (tmp_path / "broken.png").write_bytes(b"this is text")
     (tmp_path / "letter.txt").write_bytes(b"so is this")
     page = visit(site.url)
-    page.set_input_files("#look-files", [tmp_path / "broken.png", photo("mine.png"), tmp_path / "letter.txt"])
+    page.set_input_files(
+        "#predict-files", [tmp_path / "broken.png", photo("mine.png"), tmp_path / "letter.txt"]
+    )
     expect(page.locator(".card .notice")).to_contain_text("broken.png")
     expect(page.locator(".card .source", has_text="generation")).to_have_count(1)
-    expect(page.locator("#look-error")).to_contain_text("letter.txt")
+    expect(page.locator("#predict-error")).to_contain_text("letter.txt")
 
 
 def test_a_stranger_is_called_one_and_doubt_is_admitted(fake: FakeServer, visit: Any, photo: Any) -> None:
     page = visit(fake.url)
-    page.set_input_files("#look-files", photo("strange.png"))
+    page.set_input_files("#predict-files", photo("strange.png"))
     expect(page.locator(".card h4")).to_contain_text("none of the 6 classes")
     expect(page.locator(".card .verdict")).to_contain_text(re.compile(r"83\s%"))
     fake.model.calibrated = False
-    page.set_input_files("#look-files", photo("mine.png"))
-    expect(page.locator(".card .verdict").first).to_contain_text("Uncalibrated")
+    page.set_input_files("#predict-files", photo("mine.png"))
+    expect(page.locator(".card .verdict").first).to_contain_text("Not calibrated")
 
 
 def test_what_is_dropped_or_pasted_arrives_where_it_should(
@@ -271,12 +273,12 @@ def test_two_classes_are_taught_and_known_afterwards(
     expect(page.locator("#privacy")).to_contain_text("deleted from the server after learning")
     page.get_by_role("button", name="Learn 2 new classes").click()
     expect(page.get_by_role("progressbar")).to_be_visible()
-    expect(page.locator("#outcome-title")).to_contain_text("It learned 2 new classes", timeout=60_000)
+    expect(page.locator("#outcome-title")).to_contain_text("Learned 2 new classes", timeout=60_000)
     expect(page.locator("#outcome")).to_contain_text("when learned, on ")
-    page.get_by_role("link", name="See what it knows").click()
+    page.get_by_role("link", name="Show all classes").click()
     assert names_known(page) == sorted([*site.known, "plum", "quince"])
     go(page, "What is this?")
-    page.set_input_files("#look-files", tmp_path / "things" / "quince" / "3.png")
+    page.set_input_files("#predict-files", tmp_path / "things" / "quince" / "3.png")
     expect(page.locator(".card .bars .name").filter(has_text="quince")).to_have_count(1)
 
 
@@ -295,7 +297,7 @@ def test_a_reload_finds_the_job_again_and_it_can_be_cancelled(
     expect(page.locator("#strip")).to_be_visible()
     go(page, "Teach")
     page.get_by_role("button", name="Cancel").click()
-    expect(page.locator("#outcome")).to_contain_text("Nothing was changed")
+    expect(page.locator("#outcome")).to_contain_text("The model was not changed")
 
 
 def test_what_failed_can_be_tried_again(fake: FakeServer, visit: Any, photo: Any, tmp_path: Path) -> None:
@@ -322,14 +324,14 @@ def test_a_name_that_is_known_means_more_images_of_it(
     name.fill("lamp")
     expect(page.locator(".row-note")).to_contain_text("Known already: these images are added")
     page.get_by_role("button", name="Add to 1 known class").click()
-    expect(page.locator("#outcome-title")).to_contain_text("saw more of 1 known class")
+    expect(page.locator("#outcome-title")).to_contain_text("Learned more of 1 known class")
     assert next(entry for entry in fake.model.classes if entry["name"] == "lamp")["count"] == 33
 
 
 def test_pasted_images_leave_the_cursor_in_the_field_for_their_name(fake: FakeServer, visit: Any) -> None:
     """The view changes with them, and what the browser reports of that comes later."""
     page = visit(fake.url)
-    go(page, "What it knows")
+    go(page, "Classes")
     page.evaluate("""async () => {
         const clipboardData = new DataTransfer();
         clipboardData.items.add(new File(["x"], "1.png", {type: "image/png"}));
@@ -366,12 +368,12 @@ def test_large_and_foreign_photos_travel_as_jpeg(fake: FakeServer, visit: Any, p
     page = visit(fake.url)
     sent = page.evaluate(
         """async (bytes) => {
-        const {light} = await import("/assets/pictures.js");
+        const {shrunk} = await import("/assets/pictures.js");
         const small = new Uint8Array(bytes), padding = new Uint8Array(2_500_000);
         const files = [["small.png", [small]], ["large.png", [small, padding]], ["odd.jfif", [small]],
             ["broken.png", [padding]]].map(([name, parts]) => new File(parts, name));
         return Promise.all(files.map(async (file) => {
-            const copy = await light(file);
+            const copy = await shrunk(file);
             return [copy.name, copy === file, copy.size < 100_000];
         }));
     }""",
@@ -403,32 +405,32 @@ def test_a_class_is_renamed_and_forgotten(site: Site, visit: Any) -> None:
     expect(dialog).to_contain_text("cannot be undone")
     expect(dialog.get_by_role("button", name="Keep it")).to_be_focused()
     dialog.get_by_role("button", name="Forget pomme").click()
-    expect(page.locator("#classes-note")).to_contain_text("“pomme” is forgotten")
+    expect(page.locator("#classes-note")).to_contain_text("“pomme” was forgotten")
     assert names_known(page) == sorted(site.known[1:])
 
 
 def test_a_new_model_is_met_with_a_first_step(visit: Any) -> None:
     with FakeServer(FakeModel()) as empty:
         page = visit(empty.url)
-        expect(page.locator("#look-drop")).to_be_hidden()
+        expect(page.locator("#predict-drop")).to_be_hidden()
         page.get_by_role("link", name="Teach the first classes").click()
         expect(page.get_by_role("heading", name="Teach new classes")).to_be_focused()
 
 
-def test_only_the_first_classes_can_be_looked_at_more_closely(visit: Any, photo: Any, tmp_path: Path) -> None:
+def test_a_model_can_be_adapted_to_its_first_classes_only(visit: Any, photo: Any, tmp_path: Path) -> None:
     photo("first/plum/1.png")
     photo("second/quince/1.png")
     with FakeServer(FakeModel()) as empty:
         page = visit(empty.url)
         teach(page, tmp_path / "first")
-        page.get_by_label("Take more time, look closer").check()
+        page.get_by_label("Adapt the model to these images").check()
         page.get_by_role("button", name="Learn 1 new class").click()
-        expect(page.locator("#outcome-title")).to_contain_text("It learned 1 new class")
+        expect(page.locator("#outcome-title")).to_contain_text("Learned 1 new class")
         assert empty.model.tuned is True
         teach(page, tmp_path / "second")
-        expect(page.get_by_label("Take more time, look closer")).to_be_hidden()
+        expect(page.get_by_label("Adapt the model to these images")).to_be_hidden()
         page.get_by_role("button", name="Learn 1 new class").click()
-        expect(page.locator("#outcome-title")).to_contain_text("It learned 1 new class")
+        expect(page.locator("#outcome-title")).to_contain_text("Learned 1 new class")
         assert empty.model.tuned is False
 
 
@@ -446,7 +448,7 @@ def test_the_token_is_asked_for_once_it_is_needed(
     for word in ("wrong", "sesame"):
         dialog.get_by_label("Token").fill(word)
         dialog.get_by_role("button", name="Continue").click()
-    expect(page.locator("#outcome-title")).to_contain_text("It learned 1 new class")
+    expect(page.locator("#outcome-title")).to_contain_text("Learned 1 new class")
     assert fake.seen.count("POST /learn") == 3
 
 
@@ -457,10 +459,10 @@ def test_names_are_text_wherever_they_appear(fake: FakeServer, visit: Any, photo
     fake.model.learn({HARMFUL: 20}, notes=(f"'{HARMFUL}' has few images",))
     fake.model.learn({HARMFUL: 5})
     page = visit(fake.url)
-    page.set_input_files("#look-files", [photo(f"{at}.png") for at in range(7)])
+    page.set_input_files("#predict-files", [photo(f"{at}.png") for at in range(7)])
     expect(page.locator(".card .source", has_text="generation")).to_have_count(7)
     expect(page.locator(".bars .name", has_text=HARMFUL).first).to_be_visible()
-    go(page, "What it knows")
+    go(page, "Classes")
     expect(page.locator("#acts .name", has_text=HARMFUL)).to_be_visible()
     page.locator("#acts summary", has_text=HARMFUL).click()
     page.get_by_role("button", name="Forget <img").click()
@@ -484,12 +486,12 @@ def test_a_narrow_screen_scrolls_one_way_only_and_can_be_dark(
     def fits() -> None:
         assert page.evaluate("document.documentElement.scrollWidth") == 360
 
-    page.set_input_files("#look-files", [photo(f"{at}{long}.png") for at in range(3)])
+    page.set_input_files("#predict-files", [photo(f"{at}{long}.png") for at in range(3)])
     expect(page.locator(".card .source", has_text="generation")).to_have_count(3)
     fits()
     teach(page, tmp_path / long)
     fits()
-    go(page, "What it knows")
+    go(page, "Classes")
     page.locator("#acts summary", has_text=long).click()
     fits()
     page.get_by_role("button", name=f"Forget {long}").click()

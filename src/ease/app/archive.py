@@ -1,4 +1,4 @@
-"""A saved model and its backbone as one file, and back: for a machine that has neither hub nor weights."""
+"""Pack a saved model and its backbone into one archive file, and unpack it on a machine that has no weights."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from ease.storage.model_directory import ModelDirectory, decode_manifest, manife
 FORMAT = 1
 MANIFEST, INDEX = "manifest.json", "pack.json"
 IMAGES = "memory/"
-"""Files of this kind hold training images."""
+"""Files of a model under this prefix contain training images."""
 
 MEMBERS = 20_000
 INDEX_LIMIT = 2**20
@@ -36,13 +36,13 @@ PIECE = 2**20
 
 @dataclass(frozen=True)
 class Packed:
-    """An archive that was written or unpacked.
+    """The result of `pack` or `unpack`.
 
     Attributes:
-        path: the archive, or the model directory it became.
-        bytes: size of the archive.
-        files: how many files the model has, its backbone's included.
-        generation: of the model.
+        path: The archive, or the model directory made from it.
+        bytes: Size of the archive.
+        files: Number of files of the model, including its backbone's.
+        generation: Generation of the model.
     """
 
     path: Path
@@ -57,13 +57,16 @@ class Packed:
 def pack(path: Path, out: Path, *, weights: Path | None = None, images: bool = False) -> Packed:
     """Write the current generation of a model and its backbone's weights into one archive.
 
-    The archive is an uncompressed zip, the same bytes for the same model.
+    The archive is an uncompressed zip file; equal models give equal bytes.
 
     Args:
-        path: model directory, or a run's folder.
-        out: the archive, replaced if it exists.
-        weights: the backbone's weights, where the manifest alone does not lead to them.
-        images: pack the training images too that an exemplar-based method keeps; without it such a model is refused.
+        path: Model directory, or the folder of a run.
+        out: The archive; it is replaced if it exists.
+        weights: Weights file of the backbone, if it is neither embedded nor on the hub.
+        images: Include the training images that an exemplar-based method keeps; without it such a model is refused.
+
+    Returns:
+        What was written.
     """
     directory = model_directory(path)
     durable.check_place(out)
@@ -71,7 +74,7 @@ def pack(path: Path, out: Path, *, weights: Path | None = None, images: bool = F
     manifest, stored = decode_manifest(raw, directory.manifest_path)
     if not images and any(name.startswith(IMAGES) for name in stored):
         raise EaseError(
-            f"the model in {directory.path} keeps training images, and whoever gets the archive could see them: "
+            f"the model in {directory.path} keeps training images, which anyone who has the archive can see: "
             "allow that (--with-images), or use an exemplar-free method"
         )
     with making_sense(directory):
@@ -100,19 +103,19 @@ def pack(path: Path, out: Path, *, weights: Path | None = None, images: bool = F
 
 
 def _backbone(directory: ModelDirectory, spec: Mapping[str, Any], weights: Path | None) -> bytes:
-    """The tensors that the model was learned on, as safetensors; without the classifier that came with them."""
+    """The backbone's weights as safetensors, without its classifier."""
     tensors = backbone_tensors(spec["name"], weights or weights_beside(directory))
     if tensors_hash(tensors) != spec["weights_hash"]:
         raise EaseError(
-            f"the model in {directory.path} was learned on another '{spec['name']}' than is at hand here: "
+            f"the model in {directory.path} was learned on another '{spec['name']}' than the one found here: "
             "give the file it was learned with (--weights)"
         )
     return durable.encode_tensors(tensors)
 
 
 def _add(archive: zipfile.ZipFile, name: str, data: bytes) -> None:
-    """No dates, owners or machine in it: equal models give equal archives."""
-    member = zipfile.ZipInfo(name)  # of 1980-01-01
+    """Add a member without date and owner, so that equal models give equal archives."""
+    member = zipfile.ZipInfo(name)  # dated 1980-01-01
     member.create_system = 3
     member.external_attr = (stat.S_IFREG | 0o644) << 16
     archive.writestr(member, data, zipfile.ZIP_STORED)
@@ -124,11 +127,14 @@ def _add(archive: zipfile.ZipFile, name: str, data: bytes) -> None:
 def unpack(archive: Path, folder: Path) -> Packed:
     """Turn an archive into a model directory, with the backbone's weights beside the manifest.
 
-    The archive may come from anyone: nothing of it is believed, and the folder is there whole or not at all.
+    The archive is not trusted: everything in it is checked, and the folder is written completely or not at all.
 
     Args:
-        archive: what `pack` wrote.
-        folder: new or empty.
+        archive: File that `pack` wrote.
+        folder: New or empty folder.
+
+    Returns:
+        What was written.
     """
     what = what_is(folder)
     taken = folder.is_symlink() or (
@@ -143,7 +149,7 @@ def unpack(archive: Path, folder: Path) -> Packed:
         manifest, stored = decode_manifest(raw, Path(f"{archive}/{MANIFEST}"))
         wanted: dict[str, FileEntry] = {entry.path: entry for entry in stored.values()}
         if any(wanted[entry.path] != entry for entry in stored.values()):
-            raise _refused(archive, "its manifest tells two things of one file")
+            raise _refused(archive, "its manifest contradicts itself about a file")
         wanted[BACKBONE_FILE] = index[BACKBONE_FILE]
         _check_members(members, {**wanted, MANIFEST: index[MANIFEST]}, archive)
         with _becoming(folder) as temporary:
@@ -173,21 +179,21 @@ def _opened(path: Path) -> Iterator[zipfile.ZipFile]:
             with zipfile.ZipFile(path) as archive:
                 yield archive
         except (zipfile.BadZipFile, NotImplementedError, EOFError, ValueError, RuntimeError) as error:
-            raise _refused(path, "it is no archive of a model, or is damaged") from error
+            raise _refused(path, "it is not an archive of a model, or is damaged") from error
 
 
 def _check_directory(path: Path) -> None:
-    """The table of contents must be small before anybody reads it: zipfile takes whatever it claims."""
+    """Check the size of the table of contents before it is read: zipfile believes what it claims."""
     with open(path, "rb") as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - 22 - 20 - 56))
         tail = file.read()
     end = tail[-22:]
-    if end[:4] != b"PK\5\6" or end[20:] != b"\0\0":  # a comment could hide another end before this one
+    if end[:4] != b"PK\5\6" or end[20:] != b"\0\0":  # a comment could hide another end record
         raise zipfile.BadZipFile("no end of directory where `pack` puts it")
     count, length = int.from_bytes(end[10:12], "little"), int.from_bytes(end[12:16], "little")
     large = tail[-22 - 20 - 56 : -22 - 20]
-    if tail[-22 - 20 : -22][:4] == b"PK\6\7":  # an archive over 4 GB says it in a larger record
+    if tail[-22 - 20 : -22][:4] == b"PK\6\7":  # archives over 4 GB have a larger record
         if large[:4] != b"PK\6\6":
             raise zipfile.BadZipFile("no end of directory where `pack` puts it")
         count, length = int.from_bytes(large[32:40], "little"), int.from_bytes(large[40:48], "little")
@@ -196,7 +202,7 @@ def _check_directory(path: Path) -> None:
 
 
 def _members(opened: zipfile.ZipFile, path: Path) -> dict[str, zipfile.ZipInfo]:
-    """By name. Only plain files, each once, and none that could lead anywhere else."""
+    """Members by name. They must be plain files with unique names inside the folder."""
     found: dict[str, zipfile.ZipInfo] = {}
     seen: set[str] = set()
     if len(opened.infolist()) > MEMBERS:
@@ -207,14 +213,14 @@ def _members(opened: zipfile.ZipFile, path: Path) -> dict[str, zipfile.ZipInfo]:
         if name.startswith("/") or "\\" in name or ":" in name or ".." in name.split("/"):
             raise _refused(path, f"its member '{shown}' leads out of the folder")
         if not name or "\0" in name or name.endswith("/") or kind not in (0, stat.S_IFREG):
-            raise _refused(path, f"its member '{shown}' is no plain file")
+            raise _refused(path, f"its member '{shown}' is not a plain file")
         if member.compress_type != zipfile.ZIP_STORED or member.flag_bits & 1:
             raise _refused(path, f"its member '{shown}' is compressed or encrypted")
         if name.casefold() in seen:
-            raise _refused(path, f"its member '{shown}' is there twice")
+            raise _refused(path, f"its member '{shown}' occurs twice")
         seen.add(name.casefold())
         found[name] = member
-    # Nothing is compressed, so a size that is not there is a lie.
+    # Nothing is compressed, so the members cannot be larger than the archive.
     claimed = sum(member.file_size for member in found.values())
     if claimed > path.stat().st_size or any(m.file_size != m.compress_size for m in found.values()):
         raise _refused(path, "its members claim to be larger than the archive")
@@ -227,7 +233,7 @@ def _members(opened: zipfile.ZipFile, path: Path) -> dict[str, zipfile.ZipInfo]:
 def _index(
     opened: zipfile.ZipFile, members: Mapping[str, zipfile.ZipInfo], path: Path
 ) -> dict[str, FileEntry]:
-    """What the archive says of the two files that no manifest lists."""
+    """Size and checksum of the two files that the manifest does not list."""
     if members[INDEX].file_size > INDEX_LIMIT or members[MANIFEST].file_size > durable.JSON_LIMIT:
         raise _refused(path, "its table of files is too large")
     index = durable.decode_json(opened.read(members[INDEX]), f"{path}/{INDEX}")
@@ -239,22 +245,22 @@ def _index(
         entries = {name: index["files"][name] for name in (MANIFEST, BACKBONE_FILE)}
         return {name: FileEntry(entry["sha256"], entry["size"]) for name, entry in entries.items()}
     except (KeyError, TypeError) as error:
-        raise _refused(path, f"its {INDEX} does not make sense") from error
+        raise _refused(path, f"its {INDEX} is not valid") from error
 
 
 def _check_members(
     members: Mapping[str, zipfile.ZipInfo], wanted: Mapping[str, FileEntry], path: Path
 ) -> None:
-    """Exactly the files that are named, each of the size that is named, before any of them is read."""
+    """Check, before any is read, that there are exactly the listed files with the listed sizes."""
     for name in [*members, *wanted]:
         if name not in members:
             raise _refused(path, f"it lacks '{name}'")
         if name not in wanted and name != INDEX:
-            raise _refused(path, f"its member '{_shown(name)}' belongs to no model")
+            raise _refused(path, f"its member '{_shown(name)}' is not a file of the model")
     for name, entry in wanted.items():
         if members[name].file_size != entry.size:
             found = members[name].file_size
-            raise _refused(path, f"'{name}' has {found} bytes in place of {_shown(entry.size)}")
+            raise _refused(path, f"'{name}' has {found} bytes instead of {_shown(entry.size)}")
 
 
 def _read(opened: zipfile.ZipFile, member: zipfile.ZipInfo, entry: FileEntry, path: Path) -> bytes:
@@ -280,7 +286,7 @@ def _extract(
 
 
 def _check_backbone(folder: Path, manifest: Mapping[str, Any], path: Path) -> None:
-    """What opening the model would refuse is refused now."""
+    """Refuse a backbone that is not the model's."""
     with making_sense(ModelDirectory(path)):
         spec = manifest["backbone"]
         try:
@@ -295,14 +301,14 @@ def _check_backbone(folder: Path, manifest: Mapping[str, Any], path: Path) -> No
 
 @contextlib.contextmanager
 def _becoming(folder: Path) -> Iterator[Path]:
-    """A folder beside that becomes this one when the `with` ends well; otherwise nothing is left."""
+    """A temporary folder that becomes this one when the `with` block succeeds; otherwise it is removed."""
     made = [parent for parent in folder.parents if not parent.exists()]
     temporary = durable.temporary_beside(folder)
     try:
         with durable.explained("write", folder):
             durable.make_folder(temporary)
             yield temporary
-            if folder.exists():  # empty, and not everywhere can a folder take its place
+            if folder.exists():  # it is empty; some systems cannot rename a folder over it
                 folder.rmdir()
             temporary.rename(folder)
             durable.sync_folder(folder.parent)
@@ -315,9 +321,9 @@ def _becoming(folder: Path) -> Iterator[Path]:
 
 
 def _shown(name: object) -> str:
-    """A stranger's words, harmless for a terminal."""
+    """A name from the archive, safe to print."""
     return repr(str(name)[:80])[1:-1]
 
 
 def _refused(path: Path, why: str) -> EaseError:
-    return EaseError(f"{path} is not unpacked: {why}; get the archive anew from where it was made")
+    return EaseError(f"{path} cannot be unpacked: {why}; get the archive again from its source")

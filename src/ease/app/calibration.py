@@ -1,8 +1,7 @@
-"""How sure a prediction is, and whether an image is of no known class: pure functions on logits.
+"""Calibration: from logits to confidences, and to a score for images of unknown classes.
 
-Images that a model did not learn from say how far its logits can be trusted: those held out, and, where a method can
-tell, each learned image as a model without it would have judged it. They are used once and forgotten like all others;
-what stays are sums over many of them.
+It is fitted on images that the model did not learn from: held-out images, and, where a method provides them, logits of
+learned images as a model without that image would give them. No image is kept, only sums over many of them.
 """
 
 from __future__ import annotations
@@ -23,36 +22,37 @@ from ease.streams.images import ImageSet, chosen_by_content
 from ease.streams.intake.sources import FEWEST
 
 HELD_OUT = 0.1
-"""The share of a class that is not learned from."""
+"""Share of the images of a class that are held out."""
 ACCEPTED = 0.95
-"""How many images of known classes should be taken as such."""
+"""Share of the images of known classes that should be accepted as known."""
 TEMPERATURES = (1e-3, 1e3)
-"""Cosines need about .01 to .1, logits of trained heads about 1 to 10."""
+"""Range of temperatures. Cosines need about .01 to .1, logits of trained heads about 1 to 10."""
 
-NOVELTY = 0.25
-"""How much of what a class's own images have more than others is taken from the score of an image."""
+OFFSET_WEIGHT = 0.25
+"""Weight of the class offset: how much of a class's surplus in its own logit is subtracted from the score."""
 GRID = tuple(np.geomspace(*TEMPERATURES, 61).tolist())
-"""Temperatures at which confidences are summed."""
+"""Temperatures at which sums of confidences are kept."""
 _TENTHS = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 SHARES = (0.0, 0.01, 0.02, 0.03, 0.04, 1 - ACCEPTED, 0.06, 0.07, 0.08, 0.1, 0.12, 0.15, *_TENTHS)
-"""Where the distribution of scores is written down: closely around the share that is rejected."""
-MANY = 100
-"""So many images show what the worst twentieth of all looks like."""
+"""Quantiles at which the distribution of scores is kept, dense around the share that is rejected."""
+ENOUGH_IMAGES = 100
+"""Number of images from which the lowest 5 % of the scores can be estimated directly."""
 MOST_CLASSES = 10**6
 VERSION = 2
-"""Of what `Calibration.as_json` writes."""
+"""Version of what `Calibration.as_json` writes."""
 
 _TAIL = 1.645
-"""How many deviations below the mean a normal distribution has 5 % of its weight."""
+"""5 % of a normal distribution are more than this many standard deviations below the mean."""
 _ABOVE = float(np.nextafter(np.float32(0.5), np.float32(1)))
-"""The first number above a half."""
+"""The smallest float32 above 0.5."""
 
 
 def hold_out(images: ImageSet) -> tuple[ImageSet, ImageSet]:
-    """(to learn from, held out): a tenth of each class, at least one image; none of a class with under `FEWEST`.
+    """Split images into (to learn from, held out).
 
-    Chosen by content, so that neither names nor the order of files matter, and equal files are on the same side. An
-    image that is in two classes is learned from: what it really shows is not known.
+    A tenth of each class is held out, at least one image, but none of a class with fewer than `FEWEST`. The choice
+    depends on the content of the images only, so that neither names nor the order of files matter, and equal files are
+    on the same side. An image that occurs in two classes is never held out: its true class is not known.
     """
     digests = [images.digest(i) for i in range(len(images))]
     classes_of: dict[str, set[int]] = {}
@@ -69,18 +69,18 @@ def hold_out(images: ImageSet) -> tuple[ImageSet, ImageSet]:
 
 @dataclass(frozen=True)
 class Evidence:
-    """Sums over judged images that later ones are added to; no image, and nothing of a single one.
+    """Sums over the images that a calibration was fitted on. They contain nothing about a single image.
 
-    Each image counts as often as there were classes to choose from when it was judged: the more there were, the more
-    the model was like the one of today.
+    Each image is weighted by the number of classes of the model that scored it: the more classes it had, the more the
+    model was like the present one.
 
     Attributes:
-        weight: the images, so weighed.
-        right: those that were recognised, so weighed.
-        classes: the most there were to choose from.
-        confidences: the sum of their confidences at each temperature of `GRID`, so weighed.
-        own: of each class the mean logit that its own images had for it, and how many they were.
-        scores: how known the images were, so weighed: at `SHARES` of them the score that so many are below.
+        weight: Sum of the weights of all images.
+        right: Sum of the weights of the images that were recognised.
+        classes: Largest number of classes of a model that scored them.
+        confidences: Weighted sum of the images' confidences at each temperature of `GRID`.
+        own: For each class the mean of its own logit over its own images, and their number.
+        scores: Weighted quantiles, at `SHARES`, of the images' scores of being known.
     """
 
     weight: float
@@ -92,10 +92,7 @@ class Evidence:
 
     @classmethod
     def of(cls, logits: Tensor, labels: Tensor, older: Evidence | None) -> Evidence:
-        """From logits [N, C] in fp64, N > 0, of images whose classes are `labels` [N].
-
-        What classes usually have is taken from the older images too.
-        """
+        """Evidence from logits [N, C] in fp64, N > 0, and labels [N]; class offsets also use the older evidence."""
         classes = logits.shape[1]
         counts = torch.bincount(labels, minlength=classes)
         sums = torch.zeros(classes, dtype=logits.dtype).index_add_(
@@ -117,8 +114,12 @@ class Evidence:
 
     def __add__(self, newer: Evidence) -> Evidence:
         own = _both(self.own, newer.own)
-        # The older scores are moved to what is usual now.
-        moved = NOVELTY * (_usual(own) - _usual(self.own)) if any(count for _, count in self.own) else 0.0
+        # Older scores are shifted to the present mean of the classes.
+        moved = (
+            OFFSET_WEIGHT * (_mean_own(own) - _mean_own(self.own))
+            if any(count for _, count in self.own)
+            else 0.0
+        )
         weights = self.weight, newer.weight
         return Evidence(
             sum(weights),
@@ -130,9 +131,9 @@ class Evidence:
         )
 
     def as_if(self, times: float, temperature: float, threshold: float) -> Evidence:
-        """What so many times as many images would be, if they were like these but had led to these two numbers.
+        """Evidence of `times` as many images that would have led to this temperature and threshold.
 
-        It stands for what the first version did not write down.
+        It replaces what the first version of the format did not store.
         """
         sure = tuple(times * each for each in self.confidences)
         right = float(np.interp(math.log(temperature), np.log(GRID), sure))
@@ -141,9 +142,10 @@ class Evidence:
         return Evidence(times * self.weight, right, self.classes, sure, (), scores)
 
     def temperature(self) -> float:
-        """At which the mean confidence is the share of images recognised, within `TEMPERATURES`.
+        """The temperature, within `TEMPERATURES`, at which the mean confidence is the share of images recognised.
 
-        The share is Laplace's (right + 1) / (images + 2): a few images that are all right do not make a model certain.
+        The share is Laplace's estimate (right + 1) / (images + 2), so that a few images that are all recognised do not
+        lead to a confidence of 1.
         """
         gaps = np.array(self.confidences) - self.weight * (self.right + self.classes) / (
             self.weight + 2 * self.classes
@@ -153,14 +155,14 @@ class Evidence:
         return float(np.exp(np.interp(0.0, -gaps, np.log(GRID))))
 
     def threshold(self, images: int, spread: float) -> float:
-        """Accepts 95 % of the images.
+        """The threshold that accepts 95 % of the images.
 
-        A few images do not show what the worst twentieth looks like, so for less than `MANY` it is drawn to what the
-        next image of a normal distribution would be above 19 times in 20, if that is lower (Student's t).
+        A few images do not determine the lowest 5 %. With fewer than `ENOUGH_IMAGES`, the threshold is therefore moved
+        towards the one-sided 95 % prediction bound of a normal distribution (Student's t), if that is lower.
 
         Args:
-            images: how many there were.
-            spread: the deviation to assume of a single one.
+            images: Number of images.
+            spread: Standard deviation to assume if there is a single image.
         """
         least = self.scores[SHARES.index(1 - ACCEPTED)]
         mean, square = (float(np.trapezoid(np.power(self.scores, power), SHARES)) for power in (1, 2))
@@ -169,26 +171,26 @@ class Evidence:
             deviations = _student(images - 1)
         else:
             deviation, deviations = spread, _TAIL
-        trust = min(1.0, images / MANY)
+        trust = min(1.0, images / ENOUGH_IMAGES)
         return least - (1 - trust) * max(0.0, least - (mean - deviations * deviation))
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """What images that were not learned from taught about a model's logits.
+    """Function from a model's logits to confidences and unknown scores.
 
-    An image is as known as its largest logit is high, seen from what that class's own images usually have: some classes
-    lie apart from all others, and even a poor image of them scores high. `benchmarks/unknowns.py` compares it with
-    other scores. It counts as known if that reaches the threshold.
+    The score of being known is an image's largest logit less an offset of that class, since some classes are far from
+    all others and even a poor image of them has a high logit. An image counts as known if the score reaches the
+    threshold.
 
     Attributes:
-        temperature: logits are divided by it before the softmax.
-        threshold: the score of an image of a known class is hardly ever below it.
-        images: how many are behind it; 0 means uncalibrated.
-        ece_before: expected calibration error of the newest images at temperature 1; None where nothing was fitted to
+        temperature: Logits are divided by it before the softmax.
+        threshold: Least score of an image that counts as known.
+        images: Number of images it was fitted on; 0 means not calibrated.
+        ece_before: Expected calibration error of the newest images at temperature 1; None if nothing was fitted on
             them, as with a single class.
-        ece_after: the same at the temperature that was found.
-        evidence: what later images are added to; None in models of the first versions, which had none.
+        ece_after: The same at the fitted temperature.
+        evidence: Sums that later images are added to; None in models of the first version.
     """
 
     temperature: float
@@ -200,25 +202,27 @@ class Calibration:
 
     @classmethod
     def none(cls) -> Calibration:
-        """Of a model that no image was held out from."""
+        """The calibration of a model without any held-out image."""
         return cls(1.0, 0.0, 0, None, None)
 
     @classmethod
     def fit(cls, logits: Tensor, labels: Tensor) -> Calibration:
-        """From images of a model's first task, see `joined`; `none()` without any, or with a single number to go by."""
+        """Fit on images of a model's first task, see `joined`; `none()` without images, or with a single logit."""
         return cls.none().joined(logits, labels)
 
     def joined(self, logits: Tensor, labels: Tensor) -> Calibration:
-        """With more images, judged by a model that did not learn from them, after it has learned more classes.
+        """Add images that the model did not learn from, after it has learned more classes.
 
-        Old images are gone, but the mean confidence that they had at every temperature is not; so the temperature is
-        found anew: the one at which the mean confidence of all images is the share of them that was recognised.
-
-        The threshold accepts 95 % of all images; of old ones it is known how their scores were distributed.
+        Earlier images are gone, but the sums of their confidences at every temperature of `GRID` are kept. The
+        temperature is fitted again: it is the one at which the mean confidence of all images is the share of them that
+        was recognised. The threshold accepts 95 % of all images, given the kept quantiles of earlier scores.
 
         Args:
             logits: [N, C].
             labels: [N], below C.
+
+        Returns:
+            The new calibration; this one if there is nothing to fit.
         """
         if logits.ndim != 2 or labels.shape != logits.shape[:1] or not logits.isfinite().all():
             raise ValueError(f"logits {list(logits.shape)} and labels {list(labels.shape)} do not fit")
@@ -234,7 +238,7 @@ class Calibration:
         images = self.images + len(labels)
         threshold = both.threshold(images, float(logits.std()))
         temperature = both.temperature()
-        if logits.shape[1] == 1:  # nothing to be told apart from
+        if logits.shape[1] == 1:  # a single class has confidence 1 in any case
             before, after = self.ece_before, self.ece_after
         else:
             before, after = (
@@ -243,7 +247,7 @@ class Calibration:
         return Calibration(temperature, threshold, images, before, after, both)
 
     def without(self, position: int) -> Calibration:
-        """After the class at this position was forgotten: what its own images had is gone with it."""
+        """The calibration after the class at this position was forgotten, without the sums over its images."""
         if self.evidence is None:
             return self
         own = self.evidence.own[:position] + self.evidence.own[position + 1 :]
@@ -251,7 +255,7 @@ class Calibration:
 
     @property
     def calibrated(self) -> bool:
-        """Whether any image is behind it."""
+        """Whether it was fitted on any image."""
         return self.images > 0
 
     def confidences(self, logits: Tensor) -> Tensor:
@@ -259,14 +263,14 @@ class Calibration:
         return (logits / self.temperature).softmax(dim=-1)
 
     def offsets(self, classes: int) -> Tensor:
-        """What the score of an image that is taken for a class is lowered by, [classes] in fp64."""
+        """Offset of each class, subtracted from the score of an image that is taken for it, [classes] in fp64."""
         return _offsets(() if self.evidence is None else self.evidence.own, classes)
 
     def unknown(self, logits: Tensor) -> Tensor:
-        """How likely an image is of no known class, [N, C] -> [N] in [0, 1]: above .5 exactly when it is rejected.
+        """Unknown scores, [N, C] -> [N] in [0, 1]: above 0.5 exactly when the image counts as unknown.
 
-        Grows as the largest logit, less the offset of its class, falls; NaN when uncalibrated. No branch depends on the
-        logits, so it can be traced.
+        The score is a decreasing function of the largest logit less the offset of its class; it is NaN if not
+        calibrated. No branch depends on the logits, so that the function can be traced.
         """
         if not self.calibrated:
             return torch.full_like(logits[..., 0], math.nan, dtype=torch.float32)
@@ -275,20 +279,20 @@ class Calibration:
         return torch.where(known < self.threshold, score.clamp(min=_ABOVE), score.clamp(max=0.5))
 
     def as_json(self) -> dict[str, Any]:
-        """For a manifest."""
+        """The calibration as stored in a manifest."""
         return {"version": VERSION, **asdict(self)}
 
     @classmethod
     def of_json(cls, value: object, classes: int | None = None) -> Calibration:
-        """The inverse of `as_json`. A manifest may come from anywhere, so all of it is checked.
+        """The inverse of `as_json`. Everything is checked, since a manifest may come from an untrusted source.
 
         Args:
-            value: what a manifest says. Those of the first version say neither `version` nor `evidence`.
-            classes: how many the model has, where that is known.
+            value: Value from a manifest. The first version has neither `version` nor `evidence`.
+            classes: Number of classes of the model, if it is known.
         """
         names = [field.name for field in fields(cls)]
         if not isinstance(value, dict):
-            raise EaseError("the calibration is damaged: it is no table of values")
+            raise EaseError("the calibration is damaged: it is not a JSON object")
         if "version" in value:
             if type(value["version"]) is not int or value["version"] != VERSION:
                 raise EaseError(
@@ -368,12 +372,12 @@ _RANGES = {
     "own": (-1e9, 1e9),
     "scores": (-1e9, 1e9),
 }
-"""What a stored calibration may hold; comparisons with NaN fail."""
+"""Allowed ranges of stored values; comparisons with NaN fail."""
 _WHOLE = ("images", "classes")
 
 
 def _check(name: str, number: Any) -> None:
-    """Refuse what is no number, or none that can be meant."""
+    """Refuse a value that is not a number or is out of range."""
     least, most = _RANGES[name]
     right_type = type(number) is int or (type(number) is float and name not in _WHOLE)
     if not right_type or not least <= number <= most:
@@ -383,12 +387,12 @@ def _check(name: str, number: Any) -> None:
 def expected_calibration_error(
     probabilities: Tensor | npt.ArrayLike, labels: Tensor | npt.ArrayLike, bins: int = 15
 ) -> float:
-    """Mean gap between confidence and accuracy over bins of equal width, weighted by the images in them.
+    """Mean gap between confidence and accuracy over bins of equal width, weighted by their numbers of images.
 
     Args:
         probabilities: [N, C].
         labels: [N].
-        bins: how many; a confidence on an edge belongs to the lower one.
+        bins: Number of bins; a confidence on an edge belongs to the lower bin.
     """
     confidence, guess = torch.as_tensor(probabilities).double().max(dim=1)
     if not len(guess):
@@ -400,9 +404,9 @@ def expected_calibration_error(
 
 
 def auroc(known_scores: Tensor | npt.ArrayLike, unknown_scores: Tensor | npt.ArrayLike) -> float:
-    """How often an image of an unknown class has a higher score than one of a known class; ties count half.
+    """Area under the ROC curve: how often an unknown image has a higher score than a known one; ties count half.
 
-    Scores are as `Calibration.unknown` gives them: high means unknown.
+    Scores are those of `Calibration.unknown`: high means unknown.
     """
     from sklearn.metrics import roc_auc_score  # seconds to import
 
@@ -415,14 +419,14 @@ Own = tuple[tuple[float, int], ...]
 """See `Evidence.own`."""
 
 
-def _usual(own: Own) -> float:
-    """The mean over the classes of what their own images had; 0 without any."""
+def _mean_own(own: Own) -> float:
+    """Mean over the classes of the mean own logit; 0 without any class that has images."""
     means = [mean for mean, count in own if count]
     return sum(means) / len(means) if means else 0.0
 
 
 def _both(older: Own, newer: Own) -> Own:
-    """The same of the images of both; a class may have some in each."""
+    """Combine both; a class may have images in each."""
     length = max(len(older), len(newer))
     padded = (side + ((0.0, 0),) * (length - len(side)) for side in (older, newer))
     return tuple(
@@ -432,23 +436,23 @@ def _both(older: Own, newer: Own) -> Own:
 
 
 def _offsets(own: Own, classes: int) -> Tensor:
-    """What a class's own images have more than those of other classes, by `NOVELTY` of it, [classes] in fp64.
+    """`OFFSET_WEIGHT` times the surplus of a class's own logit over that of the other classes, [classes] in fp64.
 
-    Drawn towards 0 where few images are behind it; 0 for a class without any.
+    It is shrunk towards 0 for classes with few images, and 0 for a class without any.
     """
-    usual = _usual(own)
-    found = [NOVELTY * count / (count + 1) * (mean - usual) for mean, count in own]
+    average = _mean_own(own)
+    found = [OFFSET_WEIGHT * count / (count + 1) * (mean - average) for mean, count in own]
     return torch.tensor((found + [0.0] * classes)[:classes], dtype=torch.float64)
 
 
 def _known(logits: Tensor, offsets: Tensor) -> Tensor:
-    """See `Calibration`: [N, C] in fp64 -> [N]."""
+    """The score of being known, see `Calibration`: [N, C] in fp64 -> [N]."""
     best, where = logits.max(dim=-1)
     return best - offsets.to(logits.device)[where]
 
 
 def _student(freedom: int) -> float:
-    """How many estimated deviations below an estimated mean 5 % of the weight is (Cornish and Fisher's expansion)."""
+    """95 % quantile of Student's t distribution (Cornish-Fisher expansion)."""
     z = _TAIL
     return z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
 
@@ -456,13 +460,13 @@ def _student(freedom: int) -> float:
 def _mixed(
     first: Sequence[float], second: Sequence[float], weights: tuple[float, float]
 ) -> tuple[float, ...]:
-    """Two distributions as one: each is given, and wanted, as its quantiles at `SHARES`."""
+    """Quantiles at `SHARES` of the mixture of two distributions, each given by its quantiles at `SHARES`."""
     steps = np.unique([*first, *second])
-    # Where many scores are equal a distribution jumps; it is looked at just before and just behind.
+    # A distribution jumps where many scores are equal: it is evaluated just below and just above.
     values = np.sort(np.concatenate([np.nextafter(steps, -np.inf), np.nextafter(steps, np.inf)]))
     below = sum(
         weight * np.interp(values, side, SHARES)
         for side, weight in zip((first, second), weights, strict=True)
     )
     mixed = np.interp(SHARES, np.asarray(below) / sum(weights), values)
-    return tuple(np.maximum.accumulate(mixed).tolist())  # whatever rounding does
+    return tuple(np.maximum.accumulate(mixed).tolist())  # despite rounding

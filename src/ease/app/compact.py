@@ -1,4 +1,4 @@
-"""A saved model in fewer bytes and passes, written as a new generation; the method does the work."""
+"""Make a saved model smaller, as a new generation. The method decides how (see `Compactable`)."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from ease.storage.model_directory import OWNER, ModelDirectory, model_directory
 
 @dataclass(frozen=True)
 class Size:
-    """What a model takes.
+    """The size of a model.
 
     Attributes:
-        subspace_bytes: of the files of a generation that hold adapters.
-        prototype_bytes: of those that hold prototypes.
-        subspaces: adapters (or other tunings), a file each.
-        passes: through the backbone, for one prediction.
-        accuracy: percent of the images it was checked on; None without any.
-        statistics_bytes: of the files with what else the method keeps; for strata, the pooled scatter.
+        subspace_bytes: Bytes of the files with adapters or other tunings.
+        prototype_bytes: Bytes of the files with prototypes.
+        subspaces: Number of adapters or other tunings.
+        passes: Passes through the backbone for one prediction.
+        accuracy: Percentage of the check images that are recognised; None without any.
+        statistics_bytes: Bytes of the files with other state of the method; for strata, the covariance.
     """
 
     subspace_bytes: int
@@ -39,15 +39,15 @@ class Size:
 
 @dataclass(frozen=True)
 class Compacted:
-    """What compacting a model did.
+    """The result of `compact`.
 
     Attributes:
-        before: the generation that was current.
-        after: the new one.
-        generation: its number; None if nothing was written.
-        previous: the number of the generation that was current.
-        changed: False if the model was as asked for already; then nothing is written.
-        history_bytes: that files of other generations alone take on disk.
+        before: Size of the generation that was current.
+        after: Size of the compacted model.
+        generation: Number of the new generation; None if nothing was written.
+        previous: Number of the generation that was current.
+        changed: False if the model was already as small as requested; then nothing is written.
+        history_bytes: Bytes on disk of files that only other generations use.
     """
 
     before: Size
@@ -68,25 +68,26 @@ def compact(
     weights: Path | str | None = None,
     progress: Progress | None = None,
 ) -> Compacted:
-    """Write a smaller form of a saved model as a new generation; `rollback` goes back to the old one.
+    """Write a smaller form of a saved model as a new generation; `rollback` restores the old one.
 
     Args:
-        path: model directory, or a run's folder.
-        compaction: what to do.
-        check: photos, one folder per class, on which both generations are scored.
-        dry_run: only say what would come out.
-        forget_history: remove all earlier generations. Until then their files take the disk they always took.
-        weights: the backbone's weights, where the manifest alone does not lead to them.
-        progress: where to show it.
+        path: Model directory, or the folder of a run.
+        compaction: How to make it smaller.
+        check: Photos, one folder per class, on which both generations are evaluated.
+        dry_run: Compute the result but write nothing.
+        forget_history: Remove all earlier generations. Until then their files stay on disk.
+        weights: Weights file of the backbone, if it is neither embedded nor on the hub.
+        progress: Where to show progress.
+
+    Returns:
+        The sizes before and after.
     """
     if not compaction.asks and not forget_history:
-        raise EaseError(
-            "nothing to do: give a storage, an energy or how many subspaces may stay (see --help)"
-        )
+        raise EaseError("nothing to do: give --storage, --energy or --max-subspaces (see --help)")
     directory = model_directory(Path(path))
     classifier = Classifier.open(directory.path, weights)
     if not classifier.classes:
-        raise EaseError(f"the model in {directory.path} knows no class yet: let it learn some")
+        raise EaseError(f"the model in {directory.path} knows no class yet: teach it some with learn")
     old, seen = classifier.learner, classifier.generation
     new = compacted(old, compaction)
     before, after = entries(old), entries(new)
@@ -111,7 +112,7 @@ def _write(
     def change(learner: Learner) -> Learner:
         if classifier.generation != seen:
             raise EaseError(
-                f"another process wrote generation {classifier.generation} of {classifier.path} meanwhile: run again"
+                f"another process wrote generation {classifier.generation} of {classifier.path} meanwhile: try again"
             )
         return new
 
@@ -139,7 +140,7 @@ def _rates(
 
 
 def entries(learner: Learner) -> dict[str, FileEntry]:
-    """Size and checksum of the files that a learner would be saved in."""
+    """Size and checksum of the files that a learner would be saved to."""
     files, _ = learner.state()
     return {
         name: durable.entry_of(durable.encode_tensors(tensors, {OWNER: name}))
@@ -150,7 +151,7 @@ def entries(learner: Learner) -> dict[str, FileEntry]:
 def size_of(
     learner: Learner, files: dict[str, FileEntry] | None = None, accuracy: float | None = None
 ) -> Size:
-    """What a learner takes; its files, if they are known already."""
+    """The size of a learner; `files` are its files, if they are known already."""
     files = entries(learner) if files is None else files
 
     def sizes(kind: str) -> list[int]:
@@ -168,14 +169,14 @@ def size_of(
 
 
 def history_bytes(directory: ModelDirectory) -> int:
-    """What the files of all generations but the current one take beside the current one's own."""
+    """Bytes of the files that other generations use and the current one does not."""
     current = directory.manifest()
     mine = {entry["path"] for entry in current["files"].values()}
     sizes: dict[str, int] = {}
     for number in directory.generations():
         if number == current["generation"]:
             continue
-        with suppress(EaseError):  # an old one that is damaged stands in nobody's way
+        with suppress(EaseError):  # a damaged old generation is ignored
             sizes |= {entry["path"]: entry["size"] for entry in directory.manifest(number)["files"].values()}
     return sum(size for path, size in sizes.items() if path not in mine)
 
@@ -184,7 +185,7 @@ def history_bytes(directory: ModelDirectory) -> int:
 
 
 def compacted(learner: Learner, compaction: Compaction) -> Learner:
-    """The learner that comes out; the one given stays as it is. A method that cannot do this is refused."""
+    """The smaller learner; the given one is not changed. A method that cannot be compacted is refused."""
     if not isinstance(learner, Compactable):
         able = [f"'{name}'" for name, method in methods().items() if issubclass(method, Compactable)]
         raise EaseError(

@@ -1,4 +1,4 @@
-"""A saved model as one ONNX file, which runs without ease and without torch."""
+"""Export a saved model as an ONNX file, which runs without ease and torch."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from ease import __version__
 from ease.app.calibration import Calibration
+from ease.app.prediction import UNKNOWN_THRESHOLD
 from ease.backbone import PTM
 from ease.backbone.vit import stacked
 from ease.errors import EaseError
@@ -24,35 +25,33 @@ from ease.storage import files as durable
 from ease.storage.model_directory import model_directory
 
 OPSET = 18
-"""What torch's exporter writes by itself; every runtime of the last years reads it."""
+"""ONNX opset; the default of torch's exporter."""
 
 LIMIT = 2**31 - 2**24
-"""A protobuf holds 2 GB; some of it is for the graph around the weights."""
+"""Bytes of all weights: a protobuf can hold 2 GB, including the graph."""
 
 SIDE_BY_SIDE = 8
-"""Adapters that the graph runs as one batch. Each such batch is traced anew, which takes seconds; but the memory of a
-prediction grows with it."""
+"""Number of adapters that the graph runs as one batch. Tracing each batch takes seconds, but the memory of a prediction
+grows with the size of the batch."""
 
 TOLERANCE = 1e-4
-UNKNOWN_THRESHOLD = 0.5
-"""An image whose `unknown` is above it is of none of the classes: that is what `Calibration.unknown` promises."""
 
 BATCHES = (1, 3)
-"""Sizes that the check runs; the graph is traced with two images, so that neither is the traced one."""
+"""Batch sizes of the check. The graph is traced with another one, two images."""
 
 
 @dataclass(frozen=True)
 class Exported:
-    """What was written.
+    """The result of `export_onnx`.
 
     Attributes:
-        path: the file.
-        bytes: its size.
-        largest_difference: on random images, of the logits from the learner's, and of what is made of them from what
-            the calibration makes of them; None if not checked.
-        opset: of the graph.
-        classes: how many it tells apart.
-        outputs: their names, in order.
+        path: The file.
+        bytes: Size of the file.
+        largest_difference: Largest difference on random images, of the logits from the learner's, and of the other
+            outputs from those of the calibration; None if not checked.
+        opset: ONNX opset of the graph.
+        classes: Number of classes.
+        outputs: Names of the outputs, in order.
     """
 
     path: Path
@@ -73,11 +72,11 @@ class HasModule(Protocol):
 
 
 class Network(nn.Module):
-    """Pixels in [0, 1] -> logits and what they mean, as one computation that is the same for every batch size.
+    """A model as one module that maps pixels in [0, 1] to logits, probabilities and unknown scores.
 
     Args:
-        learner: what it computes.
-        calibration: what turns logits into probabilities and, if it is fitted, into unknown scores.
+        learner: The learner.
+        calibration: Function from logits to probabilities and, if it is fitted, to unknown scores.
     """
 
     mean: Tensor
@@ -89,11 +88,11 @@ class Network(nn.Module):
         self.register_buffer("mean", torch.tensor(pixels.mean).view(3, 1, 1))
         self.register_buffer("std", torch.tensor(pixels.std).view(3, 1, 1))
         self.calibration = calibration
-        self._learner = (learner,)  # in a tuple: it is no module
+        self._learner = (learner,)  # in a tuple, since it is not a module
         asked = [PTM if s.tuning is None else s.tuning for s in learner.subspaces()]
         groups = (list(some) for _, some in groupby(asked, key=lambda tuning: tuning.group()))
         self.tunings = nn.ModuleList(t for some in groups for t in stacked(some, SIDE_BY_SIDE))
-        # All are registered, so that a weight which several subspaces use stands in the file once.
+        # All are registered, so that a weight that several subspaces share is in the file once.
         self.vits = nn.ModuleList([learner.backbone.vit])
         self.vits.extend(vit for tuning in asked if (vit := tuning.vit()) is not None)
         self.whole = learner.module() if isinstance(learner, HasModule) else None
@@ -101,7 +100,7 @@ class Network(nn.Module):
     def forward(self, pixels: Tensor) -> tuple[Tensor, ...]:
         """[N, 3, s, s] -> logits [N, C], probabilities [N, C] and, of a calibrated model, unknown scores [N]."""
         logits = self._logits((pixels - self.mean) / self.std)
-        return logits, *_meaning(logits, self.calibration).values()
+        return logits, *_calibrated_outputs(logits, self.calibration).values()
 
     def _logits(self, pixels: Tensor) -> Tensor:
         (learner,) = self._learner
@@ -114,36 +113,39 @@ class Network(nn.Module):
         return learner.head(learner.backbone.features(pixels, tunings, learner.reading, at_once=1))  # type: ignore[arg-type]
 
 
-def _meaning(logits: Tensor, calibration: Calibration) -> dict[str, Tensor]:
-    """What the calibration makes of logits [N, C], by the name of the graph's output."""
+def _calibrated_outputs(logits: Tensor, calibration: Calibration) -> dict[str, Tensor]:
+    """The other outputs for logits [N, C], by name."""
     found = {"probabilities": calibration.confidences(logits)}
     return {**found, "unknown": calibration.unknown(logits)} if calibration.calibrated else found
 
 
 def output_names(calibration: Calibration) -> tuple[str, ...]:
-    """The graph's outputs in their order. A model that no image was held out from has no unknown score."""
+    """Names of the graph's outputs in order. A model that is not calibrated has no unknown score."""
     return ("logits", "probabilities", *["unknown"] * calibration.calibrated)
 
 
 def export_onnx(path: Path, out: Path, *, weights: Path | None = None, check: bool = True) -> Exported:
     """Write a saved model as an ONNX file: `pixels` [N, 3, s, s] -> `logits` [N, C] and `probabilities` [N, C].
 
-    A calibrated model has a third output, `unknown` [N]: how likely an image is of no known class, as in a prediction.
-    Pixels are RGB in [0, 1], already resized; mean and std are inside the graph, so that nobody can get them wrong.
-    What else a caller must know stands in the file's metadata.
+    A calibrated model has a third output, `unknown` [N], the unknown score of a prediction. Pixels are RGB in [0, 1]
+    and already resized; the normalisation with mean and std is part of the graph. The metadata of the file describe
+    the classes and the preprocessing.
 
     Args:
-        path: model directory, or a run's folder.
-        out: the file, replaced if it exists.
-        weights: the backbone's weights, where the manifest alone does not lead to them.
-        check: run the graph before it is written, and refuse it if its logits are not the learner's.
+        path: Model directory, or the folder of a run.
+        out: The file; it is replaced if it exists.
+        weights: Weights file of the backbone, if it is neither embedded nor on the hub.
+        check: Run the graph before it is written, and refuse it if its logits differ from the learner's.
+
+    Returns:
+        What was written.
     """
     _need_packages(check)
     directory = model_directory(path)
     durable.check_place(out)
     learner, manifest = open_model(directory.path, weights)
     if not learner.classes:
-        raise EaseError(f"the model in {directory.path} knows no class yet: let it learn some")
+        raise EaseError(f"the model in {directory.path} knows no class yet: teach it some with learn")
     with making_sense(directory):
         fitted = manifest.get("calibration")
         calibration = Calibration.none() if fitted is None else Calibration.of_json(fitted, learner.classes)
@@ -157,26 +159,26 @@ def export_onnx(path: Path, out: Path, *, weights: Path | None = None, check: bo
 def onnx_of(
     learner: Learner, facts: Mapping[str, str], calibration: Calibration | None = None, check: bool = True
 ) -> tuple[bytes, float | None]:
-    """A learner as the content of an ONNX file, and its largest difference from the learner if that is checked.
+    """The content of an ONNX file for a learner, and its largest difference from the learner.
 
     Args:
-        learner: one that knows some classes.
-        facts: the file's metadata.
-        calibration: what the logits mean; None leaves them uncalibrated.
-        check: whether to run the graph and compare.
+        learner: A learner that knows some classes.
+        facts: Metadata of the file.
+        calibration: Calibration of the learner; not calibrated if None.
+        check: Whether to run the graph and compare; without it, the difference is None.
     """
     _need_packages(check)
     import onnx
 
     if not learner.per_image:
-        learner.within(len(learner.subspaces()))  # a graph has no choice: it takes every pass
+        learner.within(len(learner.subspaces()))  # a graph always takes all passes
     calibration = Calibration.none() if calibration is None else calibration
     network = Network(learner, calibration).eval()
     size = sum(value.numel() * value.element_size() for value in network.state_dict().values())
     if size > LIMIT:
         raise _too_large(learner, size)
     images = _random_images(learner, sum(BATCHES))
-    # Before the tracing: what a learner makes on first use must be made of numbers, not of symbols.
+    # Before the tracing, so that what a learner computes on first use is not traced.
     expected = learner.logits((images - network.mean) / network.std)
     proto = _traced(network, images[:2], learner)
     onnx.helper.set_model_props(proto, facts)
@@ -203,7 +205,7 @@ def _metadata(learner: Learner, manifest: Mapping[str, Any], calibration: Calibr
         raise ValueError(f"{len(names)} class names for {learner.classes} classes")
     preprocessing = {
         **learner.engine.transforms.described(),
-        "input": "float32 [N, 3, input_size, input_size], RGB, values in [0, 1], resized as said here",
+        "input": "float32 [N, 3, input_size, input_size], RGB, values in [0, 1], resized as described here",
         "normalisation": "(pixels - mean) / std is inside the graph: do not normalise again",
     }
     calibrated = calibration.calibrated
@@ -226,7 +228,7 @@ def _random_images(learner: Learner, count: int) -> Tensor:
 
 
 def _traced(network: Network, example: Tensor, learner: Learner) -> Any:
-    """The graph as an ONNX message, without what the exporter notes about this machine."""
+    """The graph as an ONNX message, without remarks of the exporter about this machine."""
     try:
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -242,7 +244,7 @@ def _traced(network: Network, example: Tensor, learner: Learner) -> Any:
             )
         assert program is not None
         proto = program.model_proto
-    except Exception as error:  # tracing runs any method's code: whatever fails there means the same here
+    except Exception as error:  # tracing runs the method's code, which may raise anything
         reason = " ".join(str(error).split())[:120]
         raise EaseError(
             f"{learner.name} cannot be exported: ONNX cannot express what it computes "
@@ -253,7 +255,7 @@ def _traced(network: Network, example: Tensor, learner: Learner) -> Any:
 
 
 def _strip(message: Any) -> None:
-    """Remove all remarks, which hold stack traces with this machine's paths."""
+    """Remove all remarks: they contain stack traces with paths of this machine."""
     for field, value in message.ListFields():
         if field.name in ("doc_string", "metadata_props"):
             message.ClearField(field.name)
@@ -272,16 +274,16 @@ def _too_large(learner: Learner, size: int) -> EaseError:
 def _largest_difference(
     data: bytes, learner: Learner, images: Tensor, expected: Tensor, calibration: Calibration
 ) -> float:
-    """How far the graph's logits are from the learner's, in batches of several sizes; too far is an error.
+    """Largest difference of the graph's logits from the learner's, for several batch sizes; too large is an error.
 
-    What is made of logits is compared with what the calibration makes of the very same: it divides by a temperature,
-    which can be small, and would enlarge their last bits.
+    The other outputs are compared with what the calibration gives for the graph's own logits: a division by a small
+    temperature would enlarge differences in their last bits.
     """
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
-    options.log_severity_level = 3  # errors only: it warns about what it optimises
+    options.log_severity_level = 3  # errors only: it warns about its optimisations
     limit = TOLERANCE * max(1.0, float(expected.abs().max()))
     worst = 0.0
     try:
@@ -289,11 +291,11 @@ def _largest_difference(
         for some, wanted in zip(images.split(list(BATCHES)), expected.split(list(BATCHES)), strict=True):
             outputs = session.run(list(output_names(calibration)), {"pixels": some.numpy()})
             logits, *rest = map(torch.from_numpy, outputs)
-            meant = _meaning(logits, calibration).values()
-            for found, right in zip([logits, *rest], [wanted, *meant], strict=True):
+            right_outputs = _calibrated_outputs(logits, calibration).values()
+            for found, right in zip([logits, *rest], [wanted, *right_outputs], strict=True):
                 difference = float((found - right).abs().max())
                 worst = max(worst, difference) if math.isfinite(difference) else math.inf
-    except Exception as error:  # the runtime has exceptions of its own for each kind of trouble
+    except Exception as error:  # the runtime has its own exceptions for each kind of error
         reason = " ".join(str(error).split())[:120]
         raise EaseError(
             f"the ONNX graph of {learner.name} does not run ({reason}): nothing was written"

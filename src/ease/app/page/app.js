@@ -1,14 +1,14 @@
-// The page of `ease serve`: three views, one at a time, and what is common to them.
+// The page of `ease serve`: three views, of which one is shown at a time, and what they share.
 
 import * as known from "./classes.js";
-import * as looking from "./look.js";
+import * as predicting from "./predict.js";
 import { chosen, dropped } from "./pictures.js";
 import { model } from "./server.js";
 import * as stage from "./stage.js";
 import * as teaching from "./teach.js";
-import { classes, find, tell } from "./words.js";
+import { classes, find, setText } from "./words.js";
 
-const VIEWS = ["look", "teach", "classes"];
+const VIEWS = ["predict", "teach", "classes"];
 const current = () => VIEWS.find((name) => !find(`view-${name}`).hidden);
 
 function show(name, { focus = true } = {}) {
@@ -24,7 +24,7 @@ function show(name, { focus = true } = {}) {
   title.focus({ preventScroll: true });
 }
 
-const named = () => VIEWS.find((name) => location.hash === `#${name}`) ?? current() ?? "look";
+const named = () => VIEWS.find((name) => location.hash === `#${name}`) ?? current() ?? "predict";
 
 /** Show a view at once: the browser reports the new address later, and must find the view, and the focus, in place. */
 function open(name) {
@@ -32,23 +32,23 @@ function open(name) {
   location.hash = name;
 }
 
-/** Files that arrive by drop or paste go to the view that is open; the class list has no use for them but teaching. */
+/** Files that are dropped or pasted go to the open view; on the list of classes they open the view for teaching. */
 function receive(found) {
-  if (current() === "look") return looking.look(found.map(({ file }) => file));
+  if (current() === "predict") return predicting.predict(found.map(({ file }) => file));
   if (current() === "classes") open("teach");
   stage.take(found);
 }
 
 function listenForDrops() {
   let depth = 0; // entering a child fires before leaving its parent
-  const light = (on) => document.body.classList.toggle("dropping", on);
+  const highlight = (on) => document.body.classList.toggle("dropping", on);
   const carries = (event) => event.dataTransfer?.types.includes("Files") && !document.querySelector("dialog[open]");
-  addEventListener("dragenter", (event) => carries(event) && light((depth += 1) > 0));
-  addEventListener("dragleave", (event) => carries(event) && light((depth = Math.max(0, depth - 1)) > 0));
+  addEventListener("dragenter", (event) => carries(event) && highlight((depth += 1) > 0));
+  addEventListener("dragleave", (event) => carries(event) && highlight((depth = Math.max(0, depth - 1)) > 0));
   addEventListener("dragover", (event) => event.preventDefault()); // a drop beside the target must not leave the page
   addEventListener("drop", async (event) => {
     event.preventDefault();
-    light((depth = 0) > 0);
+    highlight((depth = 0) > 0);
     if (carries(event)) receive(await dropped(event.dataTransfer));
   });
   addEventListener("paste", (event) => {
@@ -60,25 +60,25 @@ function listenForDrops() {
 
 function showState() {
   const { classes: all, generation } = model.now;
-  tell("state", all.length ? `${classes(all.length)} · generation ${generation}` : "Knows no class yet");
+  setText("state", all.length ? `${classes(all.length)} · generation ${generation}` : "Knows no class yet");
   for (const step of document.querySelectorAll(".first-step")) step.hidden = all.length > 0;
 }
 
-/** The first look at the model; a server that has only just been started is still loading it. */
-async function meet() {
+/** Load the state of the model; a server that has just been started may still be loading it. */
+async function loadModel() {
   for (;;) {
     try {
       return await model.reload();
     } catch (error) {
       if (error.status !== 503) throw error;
-      tell("state", "Loading the model …");
+      setText("state", "Loading the model …");
       await new Promise((resolve) => setTimeout(resolve, 1000));
     }
   }
 }
 
 model.addEventListener("change", showState);
-looking.setUp();
+predicting.setUp();
 known.setUp((name) => {
   open("teach");
   stage.extend(name);
@@ -93,7 +93,7 @@ document.querySelector(".skip").addEventListener("click", (event) => {
 });
 document.addEventListener("visibilitychange", () => document.hidden || model.reload().catch(() => {}));
 show(named(), { focus: false });
-meet().catch((error) => {
-  tell("state", "No model");
-  tell(`${current()}-error`, error.message);
+loadModel().catch((error) => {
+  setText("state", "No model");
+  setText(`${current()}-error`, error.message);
 });

@@ -1,7 +1,7 @@
-// "What it knows": classes by the act of learning they came from; renaming and forgetting.
+// The view "Classes": classes by the date they were learned on; renaming and forgetting.
 
 import { ask, model } from "./server.js";
-import { atMinute, bytes, count, el, find, list, measured, say, tell } from "./words.js";
+import { announce, atMinute, bytes, count, el, find, list, measured, setText } from "./words.js";
 
 const MANY = 12; // classes from which a search field helps
 let teachMore = () => {};
@@ -10,7 +10,7 @@ function facts({ classes, generation, method, backbone, bytes: size, passes_per_
   const rows = [
     ["Classes", String(classes.length)],
     ["Generation", String(generation)],
-    ["Confidence", calibrated ? "Calibrated" : "Uncalibrated"],
+    ["Confidence", calibrated ? "Calibrated" : "Not calibrated"],
     ["Method", String(method)],
     ["Backbone", String(backbone)],
     ["Size without backbone", bytes(size)],
@@ -19,17 +19,17 @@ function facts({ classes, generation, method, backbone, bytes: size, passes_per_
   return rows.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value)));
 }
 
-function act(task, members) {
+function taskSection(task, members) {
   const id = `act-${task.task}`;
-  const said = `Learned from ${count(task.images, "image")} · ${measured(task, "on that day")}`;
+  const said = `Learned from ${count(task.images, "image")} · ${measured(task, "at that time")}`;
   const parts = [el("h3", { id }, atMinute(task.date)), el("p", { className: "muted" }, said)];
-  if (task.extended.length) parts.push(el("p", {}, `Saw more images of ${list(task.extended)}.`));
+  if (task.extended.length) parts.push(el("p", {}, `More images of ${list(task.extended)}.`));
   if (task.notes.length) {
     const notes = el("ul", {}, task.notes.map((note) => el("li", {}, note)));
     parts.push(el("details", { className: "notes" }, el("summary", {}, count(task.notes.length, "note")), notes));
   }
   if (members.length) parts.push(el("ul", { className: "known", "aria-labelledby": id }, members.map(oneClass)));
-  else if (!task.extended.length) parts.push(el("p", { className: "muted" }, "Its classes have been forgotten since."));
+  else if (!task.extended.length) parts.push(el("p", { className: "muted" }, "The classes learned then have been forgotten."));
   return el("section", { className: "act", "aria-labelledby": id }, parts);
 }
 
@@ -74,14 +74,14 @@ function tools(entry) {
 
 function render() {
   const now = model.now;
-  const typing = document.activeElement?.closest(".rename input"); // somebody else may have changed the model
+  const typing = document.activeElement?.closest(".rename input"); // another client may have changed the model
   const open = new Set([...document.querySelectorAll(".one[open]")].map((each) => each.dataset.id));
   find("facts").hidden = now.classes.length === 0;
   find("facts").replaceChildren(...facts(now));
   find("find").hidden = now.classes.length < MANY;
-  const tasks = now.tasks.map((task) => act(task, now.classes.filter((entry) => entry.task === task.task)));
+  const tasks = now.tasks.map((task) => taskSection(task, now.classes.filter((entry) => entry.task === task.task)));
   const dated = new Set(now.tasks.map((task) => task.task));
-  const rest = now.classes.filter((entry) => !dated.has(entry.task)); // from a run of a study: no history
+  const rest = now.classes.filter((entry) => !dated.has(entry.task)); // the model of a run has no history
   if (rest.length) {
     tasks.unshift(
       el("section", { className: "act" }, el("h3", {}, "Known from the start"), el("ul", { className: "known" }, rest.map(oneClass))),
@@ -104,16 +104,16 @@ function filter() {
 
 function found() {
   const shown = document.querySelectorAll(".act:not([hidden]) .known > li:not([hidden])").length;
-  say(count(shown, "class found", "classes found"));
+  announce(count(shown, "class found", "classes found"));
 }
 
 async function change(work) {
-  tell("classes-error");
-  tell("classes-note");
+  setText("classes-error");
+  setText("classes-note");
   try {
     return await work();
   } catch (error) {
-    tell("classes-error", error.message);
+    setText("classes-error", error.message);
     return null;
   }
 }
@@ -124,15 +124,15 @@ async function rename(entry, name) {
   const done = await change(() => ask(path, { method: "PATCH", json: { name } }));
   if (!done) return;
   await model.reload();
-  tell("classes-note", `“${entry.name}” is called “${done.name}” now.`);
+  setText("classes-note", `“${entry.name}” was renamed to “${done.name}”.`);
   document.querySelector(`.one[data-id="${CSS.escape(entry.id)}"] summary`)?.focus();
 }
 
 function confirmForget(entry, button) {
   const dialog = find("forget-dialog");
-  tell("forget-title", `Forget “${entry.name}”?`);
-  tell("forget-yes", `Forget ${entry.name}`);
-  tell("forget-error");
+  setText("forget-title", `Forget “${entry.name}”?`);
+  setText("forget-yes", `Forget ${entry.name}`);
+  setText("forget-error");
   find("forget-no").onclick = () => dialog.close();
   dialog.onclose = () => (button.isConnected ? button : find("classes-title")).focus();
   find("forget-yes").onclick = async () => {
@@ -141,7 +141,7 @@ function confirmForget(entry, button) {
       await forget(entry);
       dialog.close();
     } catch (error) {
-      tell("forget-error", error.message);
+      setText("forget-error", error.message);
     } finally {
       find("forget-yes").disabled = false;
     }
@@ -151,13 +151,13 @@ function confirmForget(entry, button) {
 }
 
 async function forget(entry) {
-  tell("classes-error");
+  setText("classes-error");
   const { moved } = await ask(`classes/${encodeURIComponent(entry.id)}`, { method: "DELETE" });
   await model.reload();
   const others = moved
-    ? `Estimated prototypes of other classes turned by ${moved.toPrecision(2)} at most (0 is not at all, 1 a right angle).`
-    : "Nothing changed for the others.";
-  tell("classes-note", `“${entry.name}” is forgotten. ${others}`);
+    ? `The directions of other classes changed by at most ${moved.toPrecision(2)} (1 - cosine).`
+    : "Nothing changed for the other classes.";
+  setText("classes-note", `“${entry.name}” was forgotten. ${others}`);
 }
 
 /** `extend` is called with the name of a class that should get more images. */

@@ -1,8 +1,8 @@
-// Talking to the server: one place for its errors, the token and the model's current state.
+// Requests to the server: its errors, the token, and the model's current state.
 
-import { find, tell } from "./words.js";
+import { find, setText } from "./words.js";
 
-/** What the server (or the way to it) refused, as one sentence for people. */
+/** A request that was refused or did not reach the server, with one sentence for the user. */
 export class Refusal extends Error {
   constructor(sentence, status = 0) {
     super(sentence);
@@ -10,7 +10,7 @@ export class Refusal extends Error {
   }
 }
 
-const SILENT = "The server does not answer. Check that “ease serve” is running, then try again.";
+const NO_ANSWER = "The server does not answer. Check that “ease serve” is running, then try again.";
 const KEY = "ease-token";
 
 async function sentenceOf(response) {
@@ -18,9 +18,9 @@ async function sentenceOf(response) {
     const { error } = await response.json();
     if (error) return String(error);
   } catch {
-    // Not ours, such as a proxy's page.
+    // Not an answer of ease, such as the error page of a proxy.
   }
-  return `The server answered ${response.status} without saying why. Its log may tell more.`;
+  return `The server answered ${response.status} without a reason. See its log.`;
 }
 
 const headers = () => {
@@ -35,11 +35,11 @@ async function reach(path, { json, ...options }) {
     return await fetch(path, { ...options, body, headers: { ...headers(), ...extra } });
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new Refusal(SILENT);
+    throw new Refusal(NO_ANSWER);
   }
 }
 
-/** The JSON at a path. A 401 asks the person for the token and tries again. */
+/** The JSON at a path. A 401 asks the user for the token and tries again. */
 export async function ask(path, options = {}) {
   for (;;) {
     const response = await reach(path, options);
@@ -50,7 +50,7 @@ export async function ask(path, options = {}) {
   }
 }
 
-/** Post a form, telling how much of it has been sent. */
+/** Post a form; `sent` is called with how much of it has been sent. */
 export async function send(path, form, { sent, signal }) {
   for (;;) {
     const answer = await upload(path, form, sent, signal);
@@ -71,7 +71,7 @@ async function upload(path, form, sent, signal) {
       for (const [name, value] of Object.entries(headers())) request.setRequestHeader(name, value);
       request.upload.onprogress = (event) => sent(event.loaded, event.total);
       request.onload = () => resolve(new Response(request.responseText, { status: request.status }));
-      request.onerror = () => reject(new Refusal(SILENT));
+      request.onerror = () => reject(new Refusal(NO_ANSWER));
       request.onabort = () => reject(new DOMException("stopped", "AbortError"));
       signal.addEventListener("abort", stop);
       request.send(form);
@@ -88,16 +88,16 @@ async function upload(path, form, sent, signal) {
 async function withoutImages(path) {
   const answer = await reach(path, { method: "POST", body: new FormData() });
   if ([401, 403, 409, 503].includes(answer.status)) return answer;
-  throw new Refusal("The upload broke off. Try again; if it happens again, teach fewer images at a time.");
+  throw new Refusal("The upload was interrupted. Try again; if it happens again, send fewer images at a time.");
 }
 
-let asking = null; // requests that meet a 401 together share one question
+let asking = null; // requests that get a 401 at the same time share one dialog
 
 function askForToken(why) {
   sessionStorage.removeItem(KEY);
   asking ??= new Promise((resolve) => {
     const [dialog, field] = [find("token-dialog"), find("token")];
-    tell("token-why", why);
+    setText("token-why", why);
     field.value = "";
     find("token-no").onclick = () => dialog.close("");
     find("token-form").onsubmit = () => sessionStorage.setItem(KEY, field.value.trim());
@@ -125,8 +125,8 @@ class Model extends EventTarget {
     if (this.now.generation !== before) this.dispatchEvent(new Event("change"));
   }
 
-  /** Any answer names the generation it came from; a new one means that this picture is old. */
-  async met(generation) {
+  /** Every answer names its generation; if it is a new one, the model's state is loaded again. */
+  async noticeGeneration(generation) {
     if (this.now?.generation !== generation) await this.reload();
   }
 }

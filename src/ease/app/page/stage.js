@@ -1,22 +1,22 @@
-// What is about to be taught: classes with a name and images, before anything is sent.
+// The classes that are about to be taught, with names and images, before anything is sent.
 
 import { model } from "./server.js";
 import { isPicture, preview } from "./pictures.js";
-import { classes, count, el, find, say, tell } from "./words.js";
+import { announce, classes, count, el, find, setText } from "./words.js";
 
 const SHOWN = 7; // previews per class
-const FEW = 5; // fewer images than this are learned without an adapter of their own
-const FORBIDDEN = /^\.|[/\\"\p{Cc}]/u; // would not survive as part of an uploaded file's name
+const FEW = 5; // with fewer images a note recommends more
+const FORBIDDEN = /^\.|[/\\"\p{Cc}]/u; // not possible in the name of an uploaded file
 
-const clean = (name) => name.normalize("NFC").trim().replace(/\s+/g, " "); // macOS hands out NFD
+const clean = (name) => name.normalize("NFC").trim().replace(/\s+/g, " "); // macOS gives NFD
 
 let next = 0;
 let staged = []; // {key, name, files, row}
 let adding = null; // the class that chosen images go to
 
-/** Take files in, each under the name of its folder; those without one go to a class still to be named. */
+/** Add files, each to the class named like its folder; those without one go to a class without a name. */
 export function take(found, into = null) {
-  tell("teach-error");
+  setText("teach-error");
   const pictures = found.filter(({ file }) => isPicture(file));
   const odd = found.length - pictures.length;
   const groups = new Map();
@@ -29,15 +29,15 @@ export function take(found, into = null) {
   }
   const notes = [];
   if (odd) notes.push(odd === 1 ? "One file is not an image and was left out." : `${odd} files are not images and were left out.`);
-  if (again) notes.push(again === 1 ? "One image was there already." : `${again} images were there already.`);
-  if (!found.length) notes.push("There was no file in it.");
-  tell("teach-note", notes.join(" "));
+  if (again) notes.push(again === 1 ? "One image was already there." : `${again} images were already there.`);
+  if (!found.length) notes.push("There was no file in the folder.");
+  setText("teach-note", notes.join(" "));
   refresh();
-  if (pictures.length) say(`${classes(staged.length)} ready to learn, ${count(images(), "image")}`);
+  if (pictures.length) announce(`${classes(staged.length)} ready to learn, ${count(images(), "image")}`);
   if (touched && !touched.name) touched.row.field.focus();
 }
 
-/** Show an empty place for a class that is known, for more images of it. */
+/** Add a known class without images, so that images can be added to it. */
 export function extend(name) {
   const entry = staged.find((each) => each.name === name) ?? add(name);
   refresh();
@@ -66,7 +66,7 @@ function drop(entry) {
   staged = staged.filter((each) => each !== entry);
   entry.row.element.remove();
   refresh();
-  say(`${entry.name || "The class without a name"} removed`);
+  announce(`${entry.name || "The class without a name"} removed`);
   (staged[Math.min(at, staged.length - 1)]?.row.field ?? find("teach-choose")).focus();
 }
 
@@ -101,7 +101,7 @@ function makeRow(entry) {
   return { element, field, number, thumbs, note, more, away, shown: 0 };
 }
 
-/** A finished name: tidy it, and if another class here has it, they become one. */
+/** After a name was entered: if another staged class has it, merge the two. */
 function settle(entry) {
   entry.row.field.value = entry.name;
   const twin = staged.find((each) => each !== entry && each.name && each.name === entry.name);
@@ -109,15 +109,15 @@ function settle(entry) {
   put(twin, entry.files);
   staged = staged.filter((each) => each !== entry);
   entry.row.element.remove();
-  tell("teach-note", `Both are called “${twin.name}” now, so their images were put together.`);
+  setText("teach-note", `Both classes are named “${twin.name}”: their images were merged.`);
   refresh();
 }
 
-/** What stands in the way of this class, or null. */
-function trouble(entry) {
-  if (!entry.name) return "Give it a name.";
+/** What is missing before this class can be sent, or null. */
+function missing(entry) {
+  if (!entry.name) return "Enter a name.";
   if (FORBIDDEN.test(entry.name)) return "A name cannot start with a dot or contain / \\ or \".";
-  if (!entry.files.length) return "Add images to it.";
+  if (!entry.files.length) return "Add images.";
   return null;
 }
 
@@ -125,8 +125,8 @@ function remark(entry) {
   const old = model.names.get(entry.name);
   if (old) return `Known already: these images are added to the ${count(old.count, "image")} it was learned from.`;
   const alike = [...model.names.keys()].find((name) => name.toLowerCase() === entry.name.toLowerCase());
-  if (alike) return `New, although it knows “${alike}”. Use exactly that name to add to it.`;
-  if (entry.files.length && entry.files.length < FEW) return "Very few images. Ten or more make it much surer.";
+  if (alike) return `This is a new class, but there is also “${alike}”. Use exactly that name to add images to it.`;
+  if (entry.files.length && entry.files.length < FEW) return "Very few images. Ten or more give better results.";
   return "";
 }
 
@@ -137,15 +137,15 @@ function refresh() {
   const old = staged.filter((entry) => model.names.has(entry.name)).length;
   const fresh = staged.length - old;
   const what = [fresh ? `learn ${count(fresh, "new class", "new classes")}` : "", old ? `add to ${count(old, "known class", "known classes")}` : ""];
-  tell("stage-title", `Ready: ${count(images(), "image")}`);
-  tell("start", what.filter(Boolean).join(", ").replace(/^./, (letter) => letter.toUpperCase()));
+  setText("stage-title", `Ready: ${count(images(), "image")}`);
+  setText("start", what.filter(Boolean).join(", ").replace(/^./, (letter) => letter.toUpperCase()));
   privacy();
 }
 
 function refreshRow({ row, ...entry }) {
   row.number.textContent = count(entry.files.length, "image");
-  row.note.textContent = [remark(entry), trouble(entry)].filter(Boolean).join(" ");
-  row.note.classList.toggle("bad", FORBIDDEN.test(entry.name)); // what is merely missing is said when it starts
+  row.note.textContent = [remark(entry), missing(entry)].filter(Boolean).join(" ");
+  row.note.classList.toggle("bad", FORBIDDEN.test(entry.name)); // what is missing is reported at the start
   row.element.classList.toggle("again", model.names.has(entry.name));
   const called = entry.name || "the class without a name";
   row.more.setAttribute("aria-label", `Add images to ${called}`);
@@ -162,22 +162,22 @@ function refreshRow({ row, ...entry }) {
 
 function privacy() {
   const kept = find("keep-thumbnails").checked;
-  tell(
+  setText(
     "privacy",
     kept
       ? "The images are deleted from the server after learning, except for a small picture of each class."
-      : "The images are deleted from the server after learning. Only what the model made of them stays.",
+      : "The images are deleted from the server after learning. Only the model itself is kept.",
   );
 }
 
-/** Hand over the classes to send, and forget them; null after saying what is still missing. */
+/** Return the classes to send and clear the stage; null if something is missing, which is then shown. */
 export function handOver() {
-  const stuck = staged.find((entry) => trouble(entry));
+  const stuck = staged.find((entry) => missing(entry));
   if (stuck) {
     stuck.row.field.setAttribute("aria-invalid", "true");
-    stuck.row.note.textContent = trouble(stuck);
+    stuck.row.note.textContent = missing(stuck);
     stuck.row.note.classList.add("bad");
-    tell("teach-error", stuck.name ? `“${stuck.name}” is not ready. ${trouble(stuck)}` : "One class has no name yet.");
+    setText("teach-error", stuck.name ? `“${stuck.name}” is not ready. ${missing(stuck)}` : "One class has no name yet.");
     (stuck.files.length || !stuck.name ? stuck.row.field : stuck.row.more).focus();
     return null;
   }
@@ -187,7 +187,7 @@ export function handOver() {
   return plan;
 }
 
-/** It did not work out: have the classes of a plan back, beside what was staged meanwhile. */
+/** After a failure: put the classes of a plan back, beside those staged meanwhile. */
 export function takeBack(plan) {
   for (const { name, files } of plan.classes) put(staged.find((entry) => entry.name === name) ?? add(name), files);
   refresh();
@@ -196,12 +196,12 @@ export function takeBack(plan) {
 function clear() {
   staged = [];
   find("stage-list").replaceChildren();
-  tell("teach-note");
-  tell("teach-error");
+  setText("teach-note");
+  setText("teach-error");
   refresh();
 }
 
-/** For whatever is being asked next: the class that images were asked for, once. */
+/** The class that the chosen images belong to, or null; it is used once. */
 export function target() {
   const entry = staged.includes(adding) ? adding : null;
   adding = null;
@@ -212,7 +212,7 @@ export function setUp() {
   find("stage-clear").onclick = () => {
     clear();
     find("teach-choose").focus();
-    say("All removed");
+    announce("All removed");
   };
   find("keep-thumbnails").onchange = privacy;
   find("stage-list").addEventListener("input", ({ target: field }) => field.removeAttribute("aria-invalid"));

@@ -1,11 +1,11 @@
-// Teaching: send what is staged, watch the job to its end, also after a reload.
+// The view "Teach": send the staged classes and follow the job to its end, also after a reload.
 
 import { Refusal, ask, model, send } from "./server.js";
-import { chosen, light } from "./pictures.js";
+import { chosen, shrunk } from "./pictures.js";
 import * as stage from "./stage.js";
-import { bytes, classes, count, el, find, list, measured, onDay, percent, say, tell } from "./words.js";
+import { announce, bytes, classes, count, el, find, list, measured, onDay, percent, setText } from "./words.js";
 
-const KEY = "ease-job"; // the job this tab waits for, so that a reload still learns how it ended
+const KEY = "ease-job"; // the job that this tab follows, kept over a reload
 const ACTIVE = new Set(["queued", "running"]);
 const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 
@@ -16,8 +16,8 @@ let stopping = null; // what the cancel button does at the moment
 
 async function start(event) {
   event.preventDefault();
-  tell("teach-error");
-  if (busy) return tell("teach-error", "It is still learning. Start this when it is done.");
+  setText("teach-error");
+  if (busy) return setText("teach-error", "The model is still learning. Start this when it is done.");
   const plan = stage.handOver();
   if (!plan) return;
   const aborter = new AbortController();
@@ -35,8 +35,8 @@ async function start(event) {
   } catch (error) {
     finish();
     stage.takeBack(plan);
-    if (error.name === "AbortError") tell("teach-note", "Cancelled before it was sent: nothing was changed.");
-    else tell("teach-error", error.message);
+    if (error.name === "AbortError") setText("teach-note", "Cancelled before the images were sent: nothing was changed.");
+    else setText("teach-error", error.message);
     find("start").focus();
   } finally {
     removeEventListener("beforeunload", hold);
@@ -58,7 +58,7 @@ async function pack(plan, signal) {
     const taken = new Set();
     for (const file of files) {
       signal.throwIfAborted();
-      const copy = await light(file);
+      const copy = await shrunk(file);
       form.append("image", copy, `${name}/${unique(copy.name, taken)}`);
       done += 1;
       if (copy !== file) progress(0, `Shrinking large photos, ${done} of ${total}`);
@@ -67,7 +67,7 @@ async function pack(plan, signal) {
   return form;
 }
 
-/** Phones call every photo image.jpg. */
+/** A name that is not taken yet: phones call every photo image.jpg. */
 function unique(name, taken) {
   const plain = name.replace(/[/\\"]/g, "_");
   let free = plain;
@@ -77,7 +77,7 @@ function unique(name, taken) {
 }
 
 const showSent = (sent, total) =>
-  progress(sent / total, sent < total ? `${bytes(sent)} of ${bytes(total)} sent` : "Sent; the server is checking them");
+  progress(sent / total, sent < total ? `${bytes(sent)} of ${bytes(total)} sent` : "Sent; the server is checking the images");
 
 // --- watching --------------------------------------------------------------------------------------
 
@@ -98,26 +98,26 @@ async function watch(job) {
 async function follow(job, title) {
   let spoken = 0;
   for (let wait = 400; ACTIVE.has(job.state); wait = Math.min(2000, wait * 1.2)) {
-    tell("job-title", title(job));
+    setText("job-title", title(job));
     progress(job.progress, job.message || (job.state === "queued" ? "In the queue" : ""));
-    if (job.progress - spoken >= 0.25) say(`${percent((spoken = job.progress))} learned`);
+    if (job.progress - spoken >= 0.25) announce(`${percent((spoken = job.progress))} learned`);
     await pause(wait);
     try {
       job = await ask(`jobs/${encodeURIComponent(job.id)}`);
     } catch (error) {
       if (error instanceof Refusal && error.status === 404) throw error;
-      progress(job.progress, error.message); // the server may be restarting: keep asking
+      progress(job.progress, error.message); // the server may be restarting: try again
     }
   }
   return job;
 }
 
 async function cancel(id) {
-  tell("job-message", "Cancelling …");
+  setText("job-message", "Cancelling …");
   try {
     await ask(`jobs/${encodeURIComponent(id)}/cancel`, { method: "POST" });
   } catch (error) {
-    tell("teach-error", error.message);
+    setText("teach-error", error.message);
   }
 }
 
@@ -128,19 +128,19 @@ function begin(title, names, stop) {
   find("job").hidden = false;
   find("job-cancel").disabled = false;
   find("start").setAttribute("aria-disabled", "true");
-  tell("start-note", "It is learning now. You can get the next classes ready meanwhile.");
-  tell("job-title", title);
-  tell("job-classes", list(names));
+  setText("start-note", "The model is learning. You can prepare the next classes meanwhile.");
+  setText("job-title", title);
+  setText("job-classes", list(names));
   progress(0, "");
-  say(title);
+  announce(title);
 }
 
 function progress(share, message) {
   find("job-bar").value = share;
-  tell("job-message", message);
-  tell("job-share", percent(share));
+  setText("job-message", message);
+  setText("job-share", percent(share));
   find("strip").hidden = false;
-  tell("strip-text", `${find("job-title").textContent}, ${percent(share)}`);
+  setText("strip-text", `${find("job-title").textContent}, ${percent(share)}`);
 }
 
 function finish() {
@@ -148,7 +148,7 @@ function finish() {
   find("job").hidden = true;
   find("strip").hidden = true;
   find("start").removeAttribute("aria-disabled");
-  tell("start-note");
+  setText("start-note");
 }
 
 // --- how it ended ----------------------------------------------------------------------------------
@@ -157,38 +157,38 @@ async function ended(job) {
   if (job.state === "done") {
     await model.reload();
     return outcome("good", learnedTitle(job), learned(job.learned), [
-      el("a", { className: "button primary", href: "#look" }, "Try it"),
-      el("a", { className: "button", href: "#classes" }, "See what it knows"),
+      el("a", { className: "button primary", href: "#predict" }, "Try it"),
+      el("a", { className: "button", href: "#classes" }, "Show all classes"),
     ]);
   }
   const lines = {
-    failed: [`It could not learn ${list(job.classes)}`, job.error],
-    cancelled: ["Cancelled", "Nothing was changed: the model is what it was before."],
-    interrupted: ["Interrupted", job.error ?? "The server stopped while it was learning. The model is what it was before; teach it again."],
+    failed: [`Learning ${list(job.classes)} failed`, job.error],
+    cancelled: ["Cancelled", "The model was not changed."],
+    interrupted: ["Interrupted", job.error ?? "The server stopped while it was learning. The model was not changed; teach the classes again."],
   };
   const [title, text] = lines[job.state] ?? [`The job is ${job.state}`, job.error ?? ""];
-  outcome(job.state === "cancelled" ? "calm" : "bad", title, [el("p", {}, text ?? "The server did not say why.")], []);
+  outcome(job.state === "cancelled" ? "calm" : "bad", title, [el("p", {}, text ?? "The server gave no reason.")], []);
 }
 
-function learnedTitle({ learned: act, classes: names }) {
-  if (!act) return `It learned ${list(names)}`;
+function learnedTitle({ learned: result, classes: names }) {
+  if (!result) return `Learned ${list(names)}`;
   const parts = [];
-  if (act.classes.length) parts.push(`learned ${count(act.classes.length, "new class", "new classes")}`);
-  if (act.extended.length) parts.push(`saw more of ${count(act.extended.length, "known class", "known classes")}`);
-  return `It ${parts.join(" and ")}`;
+  if (result.classes.length) parts.push(`${count(result.classes.length, "new class", "new classes")}`);
+  if (result.extended.length) parts.push(`more of ${count(result.extended.length, "known class", "known classes")}`);
+  return `Learned ${parts.join(" and ")}`;
 }
 
-function learned(act) {
-  if (!act) return [];
-  const names = [...act.classes.map((name) => [name, ""]), ...act.extended.map((name) => [name, "more images"])];
-  const result = measured(act, `when learned, on ${onDay(act.date)}`);
+function learned(task) {
+  if (!task) return [];
+  const names = [...task.classes.map((name) => [name, ""]), ...task.extended.map((name) => [name, "more images"])];
+  const result = measured(task, `when learned, on ${onDay(task.date)}`);
   const content = [
     el("ul", { className: "chips" }, names.map(([name, what]) => el("li", {}, name, what && el("span", { className: "muted" }, ` ${what}`)))),
-    el("p", {}, `Learned from ${count(act.images, "image")}; ${result}.`),
-    el("p", { className: "muted fine" }, "A figure of that day, among the classes known then. What it learns later can change it."),
+    el("p", {}, `Learned from ${count(task.images, "image")}; ${result}.`),
+    el("p", { className: "muted fine" }, "Measured at that time, among the classes known then. Later classes can change it."),
   ];
-  if (act.notes.length) {
-    content.push(el("h4", {}, "Worth knowing about these images"), el("ul", {}, act.notes.map((note) => el("li", {}, note))));
+  if (task.notes.length) {
+    content.push(el("h4", {}, "Notes on these images"), el("ul", {}, task.notes.map((note) => el("li", {}, note))));
   }
   return content;
 }
@@ -201,15 +201,15 @@ function outcome(kind, title, content, actions) {
     find("teach-title").focus();
   };
   find("outcome").dataset.kind = kind;
-  tell("outcome-title", title);
+  setText("outcome-title", title);
   find("outcome-body").replaceChildren(...content);
   find("outcome-actions").replaceChildren(...actions, away);
   find("outcome").hidden = false;
-  say([title, ...content.map((each) => each.textContent)].join(". "));
+  announce([title, ...content.map((each) => each.textContent)].join(". "));
   if (!find("view-teach").hidden) find("outcome-title").focus();
 }
 
-/** After a reload: go on watching, or tell what became of the job this tab had started. */
+/** After a reload: follow a running job, or show how the job of this tab ended. */
 async function resume() {
   const { jobs } = await ask("jobs");
   const mine = sessionStorage.getItem(KEY);
@@ -239,5 +239,5 @@ export function setUp() {
     };
   }
   find("teach-folder").hidden = !("webkitdirectory" in HTMLInputElement.prototype);
-  resume().catch((error) => tell("teach-error", error.message));
+  resume().catch((error) => setText("teach-error", error.message));
 }

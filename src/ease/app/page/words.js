@@ -1,4 +1,4 @@
-// Elements and sentences. Names come from outside, so nothing here or elsewhere ever parses text as HTML.
+// Elements and formatting. Names of classes come from users, so that text is never parsed as HTML.
 
 export const find = (id) => document.getElementById(id);
 
@@ -13,15 +13,15 @@ export function el(tag, properties = {}, ...children) {
   return element;
 }
 
-/** Tell a screen reader. */
-export function say(text) {
+/** Announce a text to screen readers. */
+export function announce(text) {
   const status = find("status");
   status.textContent = "";
-  setTimeout(() => (status.textContent = text), 50); // the same words twice are read twice
+  setTimeout(() => (status.textContent = text), 50); // so that the same text is read again
 }
 
-/** Fill or empty one of the lines that are there for messages. */
-export function tell(id, text = "") {
+/** Set or clear the text of an element. */
+export function setText(id, text = "") {
   find(id).textContent = text;
 }
 
@@ -60,8 +60,8 @@ export function list(names, most = 8) {
   return names.length < 2 ? names.join("") : `${names.slice(0, -1).join(", ")} and ${names.at(-1)}`;
 }
 
-/** How well an act of learning went, always as a figure of its day: `when` says which. */
-export function measured(act, when) {
-  if (act.accuracy === null || !act.held_out) return "nothing measured, since no image was held out";
-  return `${act.accuracy.toFixed(1)}${GAP}% of ${count(act.held_out, "held-out image")} recognised ${when}`;
+/** The accuracy on held-out images after learning; `when` says at which time. */
+export function measured(task, when) {
+  if (task.accuracy === null || !task.held_out) return "accuracy not measured: no image was held out";
+  return `${task.accuracy.toFixed(1)}${GAP}% of ${count(task.held_out, "held-out image")} recognised ${when}`;
 }

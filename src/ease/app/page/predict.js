@@ -1,27 +1,27 @@
-// "What is this?": photos in, the likeliest classes out.
+// The view "What is this?": predictions for photos.
 
 import { ask, model } from "./server.js";
-import { isPicture, light } from "./pictures.js";
-import { classes, count, el, find, percent, say, tell } from "./words.js";
+import { isPicture, shrunk } from "./pictures.js";
+import { announce, classes, count, el, find, percent, setText } from "./words.js";
 
 const MOST = 60; // photos at a time
 let clearing = new AbortController();
 
-/** Ask about these files; answers appear above the earlier ones. */
-export async function look(files) {
-  tell("look-error");
+/** Ask for predictions of these files; answers appear above the earlier ones. */
+export async function predict(files) {
+  setText("predict-error");
   const pictures = files.filter(isPicture);
   if (pictures.length < files.length) {
     const odd = files.filter((file) => !isPicture(file));
-    tell("look-error", odd.length === 1 ? `“${odd[0].name}” is not an image.` : `${odd.length} files are not images.`);
+    setText("predict-error", odd.length === 1 ? `“${odd[0].name}” is not an image.` : `${odd.length} files are not images.`);
   }
-  if (pictures.length > MOST) tell("look-error", `These are the first ${MOST} of ${pictures.length} photos.`);
+  if (pictures.length > MOST) setText("predict-error", `These are the first ${MOST} of ${pictures.length} photos.`);
   const waiting = pictures.slice(0, MOST).map((file) => ({ file, card: pending(file) }));
   if (!waiting.length) return;
   const several = waiting.length > 1;
   find("results").prepend(...waiting.map(({ card }) => card));
   tidy();
-  say(several ? `Looking at ${waiting.length} photos` : "Looking");
+  announce(several ? `Recognising ${waiting.length} photos` : "Recognising");
   const { signal } = clearing;
   const spoken = [];
   const worker = async () => {
@@ -29,18 +29,18 @@ export async function look(files) {
       spoken.push(await answer(next.file, next.card, signal));
     }
   };
-  await Promise.all([worker(), worker()]); // two on the way: while one is looked at, the next one travels
-  if (!signal.aborted) say(several ? `${spoken.length} photos answered` : spoken[0]);
+  await Promise.all([worker(), worker()]); // two requests at a time: while one is computed, the next one is sent
+  if (!signal.aborted) announce(several ? `${spoken.length} photos answered` : spoken[0]);
 }
 
 /** Fill a card with what the server says, and return it as a sentence. */
 async function answer(file, card, signal) {
   try {
     const form = new FormData();
-    const copy = await light(file);
+    const copy = await shrunk(file);
     form.append("image", copy, copy.name);
     const reply = await ask("predict?top=5", { method: "POST", body: form, signal });
-    await model.met(reply.generation);
+    await model.noticeGeneration(reply.generation);
     const spoken = show(card, reply.predictions[0], reply);
     if (card === find("results").firstElementChild) reveal(card);
     return spoken;
@@ -62,7 +62,7 @@ function reveal(card) {
   if (bottom > innerHeight) find("results-head").scrollIntoView();
 }
 
-/** The card of a photo that is being looked at, already as tall as its answer will be. */
+/** The card of a photo that waits for its answer, already as tall as with the answer. */
 function pending(file) {
   const address = URL.createObjectURL(file);
   const image = el("img", { src: address, alt: `Photo ${file.name}`, decoding: "async" });
@@ -72,7 +72,7 @@ function pending(file) {
   const body = el(
     "div",
     { className: "body", "aria-busy": "true" },
-    el("h4", {}, "Looking …"),
+    el("h4", {}, "Recognising …"),
     el("p", { className: "verdict" }, "\u00a0"),
     el("ol", { className: "bars", "aria-hidden": "true" }, rows),
     el("p", { className: "source" }, "\u00a0"),
@@ -105,7 +105,7 @@ function show(card, prediction, reply) {
   return `${prediction.file ?? "photo"}: ${spoken}`;
 }
 
-/** The answer in plain words, with what is known about its worth. */
+/** The answer in words, and whether it can be trusted. */
 function verdict(prediction, calibrated) {
   const [best] = prediction.classes;
   const known = classes(model.now.classes.length);
@@ -113,7 +113,7 @@ function verdict(prediction, calibrated) {
   if (prediction.is_unknown) {
     return {
       head: `Looks like none of the ${known}`,
-      line: [`Unknown score ${score}; above ${percent(0.5)} counts as none. If it had to choose:`],
+      line: [`Unknown score ${score}; above ${percent(0.5)} counts as none. Most similar to:`],
       spoken: `looks like none of the ${known}, unknown score ${score}. Nearest: ${best.name}`,
     };
   }
@@ -121,10 +121,10 @@ function verdict(prediction, calibrated) {
     return {
       head: best.name,
       line: [
-        el("strong", {}, "Uncalibrated: "),
-        "the percentages only rank the classes, and it cannot tell yet whether this is none of them.",
+        el("strong", {}, "Not calibrated: "),
+        "the percentages only rank the classes, and unknown photos are not detected.",
       ],
-      spoken: `most likely ${best.name}; uncalibrated`,
+      spoken: `most likely ${best.name}; not calibrated`,
     };
   }
   return {
@@ -144,8 +144,8 @@ function tidy() {
   const cards = find("results").children.length;
   find("results-head").hidden = cards === 0;
   find("results").classList.toggle("several", cards > 1);
-  find("look-drop").classList.toggle("slim", cards > 0);
-  tell("results-title", cards > 1 ? `Answers for ${count(cards, "photo")}` : "Answer");
+  find("predict-drop").classList.toggle("slim", cards > 0);
+  setText("results-title", cards > 1 ? `Answers for ${count(cards, "photo")}` : "Answer");
 }
 
 function clear() {
@@ -153,25 +153,25 @@ function clear() {
   clearing = new AbortController();
   for (const card of find("results").children) URL.revokeObjectURL(card.dataset.address);
   find("results").replaceChildren();
-  tell("look-error");
+  setText("predict-error");
   tidy();
-  find("look-choose").focus();
-  say("Cleared");
+  find("predict-choose").focus();
+  announce("Cleared");
 }
 
 export function setUp() {
-  for (const [button, input] of [["look-choose", "look-files"], ["look-camera", "look-photo"]]) {
+  for (const [button, input] of [["predict-choose", "predict-files"], ["predict-camera", "predict-photo"]]) {
     find(button).onclick = () => find(input).click();
     find(input).onchange = () => {
       const files = [...find(input).files];
       find(input).value = ""; // so that the same photo can be chosen again
-      look(files);
+      predict(files);
     };
   }
-  find("look-clear").onclick = clear;
+  find("predict-clear").onclick = clear;
   model.addEventListener("change", () => {
     const known = model.now.classes.length;
-    find("look-drop").hidden = known === 0;
-    if (known) tell("look-lead", `Show it a photo, and it says which of its ${classes(known)} it takes it for.`);
+    find("predict-drop").hidden = known === 0;
+    if (known) setText("predict-lead", `Choose a photo to see which of the ${classes(known)} it shows.`);
   });
 }
