@@ -205,7 +205,7 @@ def compact(
         if not forget_history:
             typer.echo(f"restore the old one with: ease rollback --model {model} {done.previous}")
     if forget_history and not dry_run:
-        typer.echo("removed all earlier generations")
+        typer.echo("forgot all earlier generations")
     elif done.history_bytes:
         typer.echo(
             f"files of other generations take {done.history_bytes} bytes (remove them with --forget-history)"
