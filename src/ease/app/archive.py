@@ -35,7 +35,7 @@ PIECE = 2**20
 
 
 @dataclass(frozen=True)
-class Packed:
+class PackedModel:
     """The result of `pack` or `unpack`.
 
     Attributes:
@@ -54,7 +54,7 @@ class Packed:
 # --- packing --------------------------------------------------------------------------------------
 
 
-def pack(path: Path, out: Path, *, weights: Path | None = None, images: bool = False) -> Packed:
+def pack(path: Path, out: Path, *, weights: Path | None = None, images: bool = False) -> PackedModel:
     """Write the current generation of a model and its backbone's weights into one archive.
 
     The archive is an uncompressed zip file; equal models give equal bytes.
@@ -99,7 +99,7 @@ def pack(path: Path, out: Path, *, weights: Path | None = None, images: bool = F
             for name in sorted([*inside, *by_path]):
                 _add(archive, name, inside[name] if name in inside else directory.read(by_path[name]))
         size = file.tell()
-    return Packed(out, size, len(by_path) + 1, manifest["generation"])
+    return PackedModel(out, size, len(by_path) + 1, manifest["generation"])
 
 
 def _backbone(directory: ModelDirectory, spec: Mapping[str, Any], weights: Path | None) -> bytes:
@@ -124,7 +124,7 @@ def _add(archive: zipfile.ZipFile, name: str, data: bytes) -> None:
 # --- unpacking ------------------------------------------------------------------------------------
 
 
-def unpack(archive: Path, folder: Path) -> Packed:
+def unpack(archive: Path, folder: Path) -> PackedModel:
     """Turn an archive into a model directory, with the backbone's weights beside the manifest.
 
     The archive is not trusted: everything in it is checked, and the folder is written completely or not at all.
@@ -162,7 +162,7 @@ def unpack(archive: Path, folder: Path) -> Packed:
                 durable.write_atomic(path, raw)
             for inner in {path.parent for path in temporary.rglob("*")}:
                 durable.sync_folder(inner)
-    return Packed(folder, archive.stat().st_size, len(wanted), manifest["generation"])
+    return PackedModel(folder, archive.stat().st_size, len(wanted), manifest["generation"])
 
 
 @contextlib.contextmanager

@@ -55,7 +55,7 @@ class Evaluation:
         auroc: Area under the ROC curve of the unknown score, for images of classes the model does not know; None
             without such images.
         rejected: Percentage of those images that are taken for unknown.
-        strangers: Classes of the folder that the model does not know.
+        unknown_classes: Classes of the folder that the model does not know.
         mistakes: Mistakes by class, in order of decreasing confidence.
         notes: Remarks about the photos.
     """
@@ -69,7 +69,7 @@ class Evaluation:
     accepted: float | None
     auroc: float | None
     rejected: float | None
-    strangers: tuple[str, ...]
+    unknown_classes: tuple[str, ...]
     mistakes: dict[str, list[Mistake]]
     notes: tuple[str, ...]
 
@@ -109,7 +109,7 @@ class Evaluation:
             "confusions": [list(row) for row in self.confusions()],
             "classes": list(self.names),
             "confusion": self.confusion.tolist(),
-            "strangers": list(self.strangers),
+            "unknown_classes": list(self.unknown_classes),
             "notes": list(self.notes),
         }
 
@@ -159,7 +159,7 @@ def evaluate_folder(
         if fitted.calibrated and len(strange)
         else None,
         rejected=100 * _share(fitted.unknown(strange) > 0.5) if fitted.calibrated and len(strange) else None,
-        strangers=tuple(name for name in photos.names if name not in position),
+        unknown_classes=tuple(name for name in photos.names if name not in position),
         mistakes=_mistakes(classifier, known, truth, best, np.flatnonzero(labels >= 0)),
         notes=photos.notes,
     )

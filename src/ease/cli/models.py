@@ -84,9 +84,9 @@ def _evaluate_folder(
     if found.accepted is not None:
         typer.echo(f"images of known classes taken as known: {found.accepted:.1f} %")
     if found.auroc is not None:
-        strangers = ", ".join(found.strangers)
+        unknown_classes = ", ".join(found.unknown_classes)
         typer.echo(
-            f"images of unknown classes ({strangers}) taken as unknown: {found.rejected:.1f} %, "
+            f"images of unknown classes ({unknown_classes}) taken as unknown: {found.rejected:.1f} %, "
             f"AUROC {found.auroc:.3f}"
         )
     worst = [f"{name} {rate:.0f} %" for name, rate in list(found.by_class().items())[:5] if rate < 100]

@@ -158,7 +158,7 @@ class Model:
                 self._decoding -= 1
 
     def submit(self, pixels: Tensor, top: int, abandoned: threading.Event | None = None) -> Future[Answer]:
-        """Queue images that `Classifier.pixels` prepared, [N, 3, s, s]; set `abandoned` if nobody waits any more."""
+        """Queue images that `Classifier.pixels` prepared, [N, 3, s, s]; set `abandoned` if the client has left."""
         future: Future[Answer] = Future()
         self._queue.put(PendingPrediction(pixels, top, future, abandoned or threading.Event()))
         return future
