@@ -26,7 +26,7 @@ from ease.experiments.metrics import score_stage
 from ease.experiments.predictor import Evaluator
 from ease.experiments.run import Folder, make_tasks, resume_run, start_run
 from ease.methods import open_model, restore_learner
-from ease.methods.ease.method import Ease
+from ease.methods.ease import Ease
 from ease.progress import Bars
 from ease.reporting.figures import save
 from ease.storage.files import make_folder, read_json, write_atomic, write_json

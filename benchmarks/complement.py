@@ -21,7 +21,7 @@ from ease.config import resolve
 from ease.experiments.run import make_tasks
 from ease.heads import class_means
 from ease.heads.complement import Synthesis, complete, linear_map, nearest_images, semantic, transported
-from ease.methods.ease.method import Ease
+from ease.methods.ease import Ease
 from ease.streams.transforms import Transforms
 from ease.training.engine import Engine
 

@@ -31,9 +31,10 @@ from ease.config import RunConfig, resolve, validated
 from ease.experiments.metrics import score_stage
 from ease.experiments.predictor import Evaluator
 from ease.experiments.run import Folder, make_tasks, start_run
+from ease.heads.prototypes import PTM
 from ease.methods import Compactable, Learner, open_model
+from ease.methods.ease import Ease
 from ease.methods.ease.compaction import most_alike, regroup
-from ease.methods.ease.method import PTM, Ease
 from ease.progress import Bars
 from ease.storage.files import read_json, write_atomic, write_json
 from ease.streams import Stream

@@ -19,7 +19,7 @@ from ease.experiments.run import make_tasks
 from ease.heads import class_means
 from ease.heads.complement import complete, cosines
 from ease.methods import open_model
-from ease.methods.ease.method import Ease
+from ease.methods.ease import Ease
 from ease.storage.files import read_json
 
 

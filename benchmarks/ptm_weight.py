@@ -21,7 +21,8 @@ from benchmarks.search import Place, add_place
 from ease.backbone.zoo import load_backbone
 from ease.config import resolve
 from ease.experiments.metrics import score_stage
-from ease.methods.ease.method import PTM, Ease, EaseSettings
+from ease.heads.prototypes import PTM
+from ease.methods.ease import Ease, EaseSettings
 from ease.streams import Task
 from ease.streams.protocol import make_stream
 from ease.streams.transforms import Transforms

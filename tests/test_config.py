@@ -96,7 +96,7 @@ def test_the_rows_are_those_of_the_released_configs_and_of_the_exhibits() -> Non
     assert len([name for name in paper if name.endswith("-in21k")]) == 17
     assert len([name for name in paper if name.endswith("-in1k")]) == 6
     assert {"imagenet-r-b0inc5-in21k", "imagenet-a-b100inc50-in21k", "cifar100-b0inc20-in1k"} <= set(paper)
-    assert preset_rows("small") == {}
+    assert preset_rows("few-images") == {}
 
 
 @pytest.mark.parametrize(

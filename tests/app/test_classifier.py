@@ -16,7 +16,7 @@ from PIL import Image
 
 from ease import Classifier
 from ease.errors import EaseError
-from ease.methods.ease.method import Ease
+from ease.methods.ease import Ease
 from ease.methods.strata import Strata
 from ease.storage.model_directory import ModelDirectory
 from tests.app.conftest import EASE, QUICK, Digits, write_folder

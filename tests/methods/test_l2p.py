@@ -9,25 +9,25 @@ import torch
 import torch.nn.functional as F
 from pydantic import ValidationError
 
-from ease.methods.l2p import L2P, L2pSettings, NearestPrompts
+from ease.methods.l2p import L2p, L2pSettings, NearestPrompts
 from ease.streams import Stream
 from ease.training.engine import Engine
 from ease.tuning import PromptsPerImage
 
 
-def make(engine: Engine, **settings: Any) -> L2P:
+def make(engine: Engine, **settings: Any) -> L2p:
     quick = {"epochs": 1, "batch_size": 12, "pool": 6, "length": 2, "top_k": 3, "lr": 0.01}
-    return L2P(engine, L2pSettings(**{**quick, **settings}))
+    return L2p(engine, L2pSettings(**{**quick, **settings}))
 
 
-def learned(engine: Engine, stream: Stream, **settings: Any) -> L2P:
+def learned(engine: Engine, stream: Stream, **settings: Any) -> L2p:
     learner = make(engine, **settings)
     for task in stream.tasks:
         learner.learn(task)
     return learner
 
 
-def pool_of(learner: L2P) -> NearestPrompts:
+def pool_of(learner: L2p) -> NearestPrompts:
     assert isinstance(learner.pool, NearestPrompts)
     return learner.pool
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from ease.errors import EaseError
-from ease.methods.ease.method import Ease, EaseSettings
+from ease.methods.ease import Ease, EaseSettings
 from ease.streams import Stream
 from ease.training.engine import Engine
 from ease.training.hardware import check_can_compile, emulates_bf16

@@ -18,7 +18,18 @@ from ease.app.calibration import Calibration, hold_out
 from ease.backbone.zoo import EMBEDDED, load_backbone
 from ease.config import resolve
 from ease.errors import EaseError, unknown
-from ease.methods import Files, Learner, backbone_of, find_method, making_sense, restore_learner, save_model
+from ease.methods import (
+    Files,
+    Learner,
+    backbone_of,
+    extendable,
+    find_method,
+    forgettable,
+    making_sense,
+    restore_learner,
+    save_model,
+    set_budget,
+)
 from ease.progress import Progress, Quiet
 from ease.storage.model_directory import ModelDirectory
 from ease.streams import ImageSet, Task
@@ -226,7 +237,7 @@ class Classifier:
 
     def _hurry(self) -> None:
         if self._budget is not None and self._learner.classes:
-            self._learner.within(self._budget)
+            set_budget(self._learner, self._budget)
 
     # --- looking ----------------------------------------------------------------------------------
 
@@ -248,7 +259,7 @@ class Classifier:
     @property
     def tunable(self) -> bool:
         """Whether `learn` may take more time over its first images (`tune=True`)."""
-        return bool(self._learner.closer) and not self._learner.task_sizes
+        return bool(self._learner.thorough_settings) and not self._learner.task_sizes
 
     @property
     def history(self) -> list[Learned]:
@@ -350,21 +361,23 @@ class Classifier:
             new = tuple(name for name in photos.names if name not in known)
             learn_from, held_out = self._meet(photos, new)
             if again:
-                self._learner.extend(_of_classes(photos, again, known))
+                extendable(self._learner).extend(_of_classes(photos, again, known))
             pictures = self._picture(photos, new) if thumbnails else {}
             return self._learned(photos, new, again, learn_from, held_out, pictures)
 
     def _look_closer(self) -> None:
         """Let the method take more time over the first task."""
         learner = self._learner
-        if not learner.closer:
+        if not learner.thorough_settings:
             raise EaseError(f"method '{learner.name}' has nothing to tune (tune, --tune): leave it out")
         if learner.task_sizes:
             raise EaseError(
                 f"the model in {self.path} has learned already, and is tuned on its first photos only "
                 "(tune, --tune): leave it out, or begin a new model"
             )
-        self._learner = type(learner)(self._engine, learner.settings.model_copy(update=learner.closer))
+        self._learner = type(learner)(
+            self._engine, learner.settings.model_copy(update=learner.thorough_settings)
+        )
 
     def _picture(self, photos: Photos, new: tuple[str, ...]) -> Files:
         """A small picture of each new class, by file."""
@@ -421,7 +434,9 @@ class Classifier:
             logits, labels = self._logits(held_out), torch.from_numpy(held_out.labels)
             accuracy = float((logits.argmax(dim=1) == labels).double().mean() * 100)
             judged.append((logits, labels))
-            if self._learner.adds_exactly:  # they have served their purpose, and are photos like all others
+            if (
+                self._learner.extends_exactly
+            ):  # they have served their purpose, and are photos like all others
                 self._add_held_out(held_out)
         if judged:
             self._calibration = self._calibration.joined(
@@ -447,11 +462,11 @@ class Classifier:
 
     def _learned_from(self, learn_from: ImageSet | None, held_out: ImageSet | None) -> int:
         """How many images of new classes are in the model now."""
-        added = held_out if self._learner.adds_exactly else None
+        added = held_out if self._learner.extends_exactly else None
         return sum(len(images) for images in (learn_from, added) if images is not None)
 
     def _add_held_out(self, held_out: ImageSet) -> None:
-        self._learner.extend(held_out)
+        extendable(self._learner).extend(held_out)
         for position, count in zip(*np.unique(held_out.labels, return_counts=True), strict=True):
             self._classes[position]["count"] += int(count)
 
@@ -486,7 +501,7 @@ class Classifier:
         """
         with self._changing():
             position = self._position(name)
-            done = self._learner.forget(position)
+            done = forgettable(self._learner).forget(position)
             self._kept.pop(self._classes.pop(position)["id"], None)
             self._calibration = self._calibration.without(position)
             self._history = [_without(entry, name) for entry in self._history]
@@ -523,7 +538,7 @@ class Classifier:
         # To hold the lock of a model that is not there yet would make its folder.
         with nullcontext() if self.generation == UNWRITTEN else self._directory.writing():
             self.refresh()
-            self._learner.within(None)  # what is measured and saved must not depend on who is in a hurry
+            set_budget(self._learner, None)  # what is measured and saved must not depend on who is in a hurry
             settings = self._learner.settings
             try:
                 yield
@@ -581,7 +596,7 @@ def _settings(method: type[Learner], given: Mapping[str, Any], backbone: str) ->
             raise EaseError("the method is no setting of its own: choose it with --method (method=)")
         if key not in method.Settings.model_fields:
             raise unknown(f"setting of method '{method.name}'", key, method.Settings.model_fields)
-    preset = "bench-small" if backbone == EMBEDDED else None
+    preset = "few-images" if backbone == EMBEDDED else None
     config, _ = resolve({"method": method.name, "settings": dict(given)}, preset=preset)
     return method.Settings.model_validate(config.settings)
 

@@ -19,7 +19,7 @@ from ease.app.calibration import Calibration
 from ease.backbone import PTM
 from ease.backbone.vit import stacked
 from ease.errors import EaseError
-from ease.methods import Learner, Prompted, PromptLearner, making_sense, open_model
+from ease.methods import Learner, Prompted, PromptLearner, making_sense, open_model, set_budget
 from ease.storage import files as durable
 from ease.storage.model_directory import model_directory
 
@@ -159,7 +159,7 @@ def onnx_of(
     import onnx
 
     if not learner.per_image:
-        learner.within(len(learner.subspaces()))  # a graph has no choice: it takes every pass
+        set_budget(learner, len(learner.subspaces()))  # a graph has no choice: it takes every pass
     calibration = Calibration.none() if calibration is None else calibration
     network = Network(learner, calibration).eval()
     size = sum(value.numel() * value.element_size() for value in network.state_dict().values())

@@ -79,8 +79,9 @@ def presets(
     as_json: options.Json = False,
 ) -> None:
     """List the presets; with a name, its rows: 'ease run --preset released/ROW' needs no other setting."""
-    from ease.presets import preset_list, preset_rows
+    from ease.presets import ALIASES, preset_list, preset_rows
 
+    name = ALIASES.get(name or "", name)
     about = preset_list()
     rows = {key: preset_rows(key) for key in (about if name is None else [name])}
     named = [{"name": row, **place} for own in rows.values() for row, place in own.items()]

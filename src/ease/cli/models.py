@@ -150,9 +150,6 @@ def compact(
     max_subspaces: Annotated[
         int | None, typer.Option(metavar="K", help="Passes that a prediction may take.")
     ] = None,
-    how: Annotated[
-        str | None, typer.Option(help="How to lose subspaces: drop (default), or merge adapters.")
-    ] = None,
     check: Annotated[
         Path | None,
         typer.Option(metavar="FOLDER", help="Photos, one folder per class: accuracy before and after."),
@@ -173,7 +170,7 @@ def compact(
 
     done = work(
         model,
-        Compaction(storage, energy, max_subspaces, how),
+        Compaction(storage, energy, max_subspaces),
         check=check,
         dry_run=dry_run,
         forget_history=forget_history,

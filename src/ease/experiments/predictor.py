@@ -13,11 +13,11 @@ from torch import Tensor
 
 from ease.errors import EaseError
 from ease.experiments.metrics import score_stage
-from ease.methods import Learner, open_model
+from ease.methods import Learner, open_model, set_budget
 from ease.storage.model_directory import model_directory
 from ease.streams import ImageSet
 from ease.streams.datasets import load_dataset
-from ease.training.features import FeatureStore, Shelf
+from ease.training.features import FeatureKey, FeatureStore
 
 
 @dataclass
@@ -74,11 +74,11 @@ class Evaluator:
         return torch.stack([f for f in found if f is not None])
 
     @staticmethod
-    def _shelf(learner: Learner, tuning: str | None) -> Shelf | None:
+    def _shelf(learner: Learner, tuning: str | None) -> FeatureKey | None:
         if tuning is None:
             return None
         engine = learner.engine
-        return Shelf(
+        return FeatureKey(
             engine.transforms.id,
             engine.backbone.weights_hash,
             tuning,
@@ -97,7 +97,7 @@ def evaluate_model(
 ) -> dict[str, Any]:
     """Score a saved model on a dataset's test images. Classes are matched by name; unknown ones are left out."""
     learner, manifest = open_model(model_directory(path).path, weights)
-    learner.within(budget)
+    set_budget(learner, budget)
     data = load_dataset(dataset, root, limit_per_class)
     position = {entry["name"]: i for i, entry in enumerate(manifest["classes"])}
     known = [c for c, name in enumerate(data.class_names) if name in position]

@@ -36,18 +36,6 @@ class CosineHead(nn.Module):
         self.weight = nn.Parameter(torch.empty(classes, dim).uniform_(-bound, bound, generator=generator))
         self.sigma = nn.Parameter(torch.full((1,), float(sigma)))
 
-    @torch.no_grad()
-    def start_as(self, means: Tensor) -> None:
-        """W tells these class means [classes, d] apart from the first step on; lengths stay as they were drawn.
-
-        What all classes have in common tells nothing, so each row points from the classes' centre to its own. A class
-        that is alone with negatives is told from them by where it lies itself.
-        """
-        rows = F.normalize(means, dim=-1)
-        if len(rows) > 1:
-            rows = F.normalize(rows - rows.mean(dim=0), dim=-1)
-        self.weight.copy_(rows.to(self.weight) * self.weight.norm(dim=-1, keepdim=True))
-
     def forward(self, features: Tensor) -> Tensor:
         """[N, d] -> [N, classes], or [N, classes + n] with negatives."""
         rows = self.weight if self.negatives is None else torch.cat([self.weight, self.negatives])

@@ -108,6 +108,7 @@ class CodaPrompt(PromptLearner):
     """Old components still count in every sum, but only the new ones train."""
 
     name: ClassVar[str] = "coda-prompt"
+    title: ClassVar[str] = "CODA-Prompt"
     tuning: ClassVar[str] = "prefix"
     idea: ClassVar[str] = "prompts as attention-weighted sums of components; each task adds and trains some"
     Settings = CodaPromptSettings

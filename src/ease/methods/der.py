@@ -27,6 +27,7 @@ class Der(Expanding):
     """
 
     name: ClassVar[str] = "der"
+    title: ClassVar[str] = "DER"
     kind: ClassVar[Kind] = "exemplar-based"
     tuning: ClassVar[str] = "full"
     idea: ClassVar[str] = "a new backbone per task beside the frozen old ones, one head over all"

@@ -83,6 +83,7 @@ class DualPrompt(PromptLearner):
     """Both kinds are prefixes: keys and values that a block's tokens may attend to."""
 
     name: ClassVar[str] = "dualprompt"
+    title: ClassVar[str] = "DualPrompt"
     tuning: ClassVar[str] = "prefix"
     idea: ClassVar[str] = "a general prompt, and an expert prompt per task that test images find by its key"
     Settings = DualPromptSettings

@@ -15,6 +15,7 @@ class Finetune(OneTuning):
     """Cross-entropy over all logits at task 1, over the new classes' logits later."""
 
     name: ClassVar[str] = "finetune"
+    title: ClassVar[str] = "Finetune"
     tuning: ClassVar[str] = "full"
     idea: ClassVar[str] = "fine-tunes the whole network on every task; forgets"
 

@@ -27,6 +27,7 @@ class FinetuneAdapter(OneTuning):
     """The PTM stays; one adapter (Eq. 4 of EASE) and the head learn every task, one after the other."""
 
     name: ClassVar[str] = "finetune-adapter"
+    title: ClassVar[str] = "Finetune-Adapter"
     tuning: ClassVar[str] = "adapter"
     idea: ClassVar[str] = "one shared adapter and a linear head, tuned on every task"
     Settings = FinetuneAdapterSettings

@@ -76,6 +76,7 @@ class Foster(OneTuning):
     """Gradient boosting: the new network learns what the old one leaves unexplained; then one network takes over."""
 
     name: ClassVar[str] = "foster"
+    title: ClassVar[str] = "FOSTER"
     kind: ClassVar[Kind] = "exemplar-based"
     tuning: ClassVar[str] = "full"
     idea: ClassVar[str] = "boosts the old backbone with a new one, then compresses both into one"

@@ -31,6 +31,7 @@ class Icarl(OneTuning):
     """The linear head only trains the features (Alg. 3); class means of exemplars classify (Alg. 1)."""
 
     name: ClassVar[str] = "icarl"
+    title: ClassVar[str] = "iCaRL"
     kind: ClassVar[Kind] = "exemplar-based"
     tuning: ClassVar[str] = "full"
     idea: ClassVar[str] = "exemplars and distillation; the nearest mean of exemplars classifies"

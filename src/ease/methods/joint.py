@@ -32,6 +32,7 @@ class Joint(Ceiling, OneTuning):
     """`min CE` over the union of all tasks so far, started anew from the PTM at each stage."""
 
     name: ClassVar[str] = "joint"
+    title: ClassVar[str] = "Joint"
     tuning: ClassVar[str] = "full"
     idea: ClassVar[str] = "trains anew on all data so far at every stage; the ceiling"
     Settings = JointSettings

@@ -61,10 +61,11 @@ class NearestPrompts(PromptPool):
 
 
 @register()
-class L2P(PromptLearner):
+class L2p(PromptLearner):
     """The head reads the mean of the prompt tokens' final outputs, not the class token."""
 
     name: ClassVar[str] = "l2p"
+    title: ClassVar[str] = "L2P"
     tuning: ClassVar[str] = "prompts"
     idea: ClassVar[str] = "a pool of prompts; each image picks the nearest by key and reads their outputs"
     reading = "tokens"

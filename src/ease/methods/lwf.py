@@ -26,6 +26,7 @@ class Lwf(OneTuning):
     """`L = CE(new logits) + lambda * KL(old logits of the previous stage || old logits)`, softened by T."""
 
     name: ClassVar[str] = "lwf"
+    title: ClassVar[str] = "LwF"
     tuning: ClassVar[str] = "full"
     idea: ClassVar[str] = "finetune with distillation from the previous stage's network"
     Settings = LwfSettings

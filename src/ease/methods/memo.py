@@ -48,6 +48,7 @@ class Memo(Expanding):
     """`f_b = branch_b(shared(x))`: the shared blocks learn at task 1 and are frozen then, branches as in DER."""
 
     name: ClassVar[str] = "memo"
+    title: ClassVar[str] = "MEMO"
     kind: ClassVar[Kind] = "exemplar-based"
     tuning: ClassVar[str] = "full"
     idea: ClassVar[str] = "shared shallow blocks, a new last block per task, one head over all"

@@ -49,6 +49,7 @@ class Sdc(OneTuning):
     """Nearest class mean on L2-normalised features of a network that follows every task."""
 
     name: ClassVar[str] = "sdc"
+    title: ClassVar[str] = "SDC"
     tuning: ClassVar[str] = "full"
     idea: ClassVar[str] = "nearest class mean; old means follow the drift seen in new images"
     Settings = SdcSettings

@@ -15,7 +15,7 @@ from ease.backbone import Backbone, Reading, Tuning
 from ease.progress import Progress, Quiet
 from ease.streams import ImageSet
 from ease.streams.transforms import Transforms
-from ease.training.fit import Order, Training, fit, visits
+from ease.training.fit import Training, VisitingOrder, fit
 from ease.training.loading import Loader
 from ease.training.trainings import Finished, Trainings, training_key
 from ease.training.usage import Ledger, Phase
@@ -76,36 +76,39 @@ class Engine:
         *,
         task: int,
         phase: str = "train",
-        order: Order | None = None,
-        hardest: float = 1.0,
+        order: VisitingOrder | None = None,
         known_by: Mapping[str, Any] | None = None,
     ) -> list[float]:
-        """Train `module` (images -> outputs) on these images; see `ease.training.fit`. Mean loss per epoch.
+        """Train a module on images; see `ease.training.fit.fit`.
 
-        A training that says what it is `known_by` (as JSON: whatever decides its result besides the module's tensors,
-        the images and the settings of the training itself) can be taken over from a run that did the same.
+        Args:
+            module: Maps pixels [N, 3, s, s] to outputs. It is trained in place.
+            loss: Maps outputs and labels [N] to the mean loss of the batch.
+            images: Training images.
+            training: Epochs, learning rate, optimizer and so on.
+            task: Index of the task.
+            phase: Distinguishes several trainings of one task.
+            order: Visiting order of the images by epoch; random if None.
+            known_by: Everything that decides the result besides the module's tensors, the images and the fields of
+                `Training`, as JSON. With it, a finished training of another run can be reused.
+
+        Returns:
+            The mean loss of each epoch.
         """
         key = None
         if self.trainings is not None and known_by is not None and order is None:
-            told = {
-                **self._circumstances(task, phase),
-                **({"hardest": hardest} if hardest < 1 else {}),
-                **known_by,
-            }
-            key = training_key(module, images, training, told)
+            key = training_key(module, images, training, {**self._circumstances(task, phase), **known_by})
             kept = self.trainings.find(key)
             if kept is not None:
                 module.load_state_dict(kept.tensors)
                 module.to(self.fabric.device).eval()
-                self.ledger.take_over(kept.seconds, visits(len(images), len(kept.losses), hardest))
-                self._note(kept.losses)
+                self.ledger.take_over(kept.seconds, len(images) * len(kept.losses))
+                self._record_losses(kept.losses)
                 return kept.losses
         before = self.ledger.seconds["train"]
         with self.ledger.timing("train"):
-            losses = fit(
-                self, module, loss, images, training, task=task, phase=phase, order=order, hardest=hardest
-            )
-        self._note(losses)
+            losses = fit(self, module, loss, images, training, task=task, phase=phase, order=order)
+        self._record_losses(losses)
         if self.trainings is not None and key is not None:
             spent = self.ledger.seconds["train"] - before
             with self.one_writer() as writer:
@@ -125,12 +128,12 @@ class Engine:
             "phase": phase,
         }
 
-    def tell(self, line: str) -> None:
-        """Say something that belongs beside the result as well."""
+    def report(self, line: str) -> None:
+        """Show a line to the user and store it with the result."""
         self.progress.say(line)
         self.ledger.notes.append(line)
 
-    def _note(self, losses: list[float]) -> None:
+    def _record_losses(self, losses: list[float]) -> None:
         if losses:
             self.ledger.losses.append((losses[0], losses[-1]))
 

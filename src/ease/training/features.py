@@ -16,7 +16,7 @@ from ease.storage.files import make_folder, write_atomic
 
 
 @dataclass(frozen=True)
-class Shelf:
+class FeatureKey:
     """Everything besides the image that a feature depends on."""
 
     transform: str
@@ -41,7 +41,7 @@ class _Index:
 
 
 class FeatureStore:
-    """Features by shelf and image digest: in memory up to a budget, memory-mapped from disk beyond it.
+    """Features by key and image digest: in memory up to a budget, memory-mapped from disk beyond it.
 
     Features come in whole batches (`put`), each one block, written before it counts as there. What a killed run has
     computed is found again when the same folder is opened.
@@ -57,11 +57,11 @@ class FeatureStore:
         self.memory = memory
         self.writes = writes
         self.used = 0
-        self._shelves: dict[str, _Index] = {}
+        self._indices: dict[str, _Index] = {}
 
-    def get(self, shelf: Shelf, digests: list[str]) -> Tensor | None:
+    def get(self, key: FeatureKey, digests: list[str]) -> Tensor | None:
         """Features [N, d] of these images, or None unless all of them are there."""
-        index = self._index(shelf)
+        index = self._index(key)
         try:
             places = [index.where[d] for d in digests]
         except KeyError:
@@ -70,12 +70,12 @@ class FeatureStore:
             return None
         return torch.from_numpy(np.stack([index.blocks[block][row] for block, row in places]))
 
-    def put(self, shelf: Shelf, digests: list[str], features: Tensor) -> None:
+    def put(self, key: FeatureKey, digests: list[str], features: Tensor) -> None:
         """Keep features [N, d] of these images."""
-        index = self._index(shelf)
+        index = self._index(key)
         rows = features.detach().cpu().float().numpy()
         if self.folder is not None:
-            path = self.folder / shelf.name / f"{len(index.blocks):06d}.npy"
+            path = self.folder / key.name / f"{len(index.blocks):06d}.npy"
             if self.writes:
                 _write_block(path, digests, rows)
             if self.used + rows.nbytes > self.memory:
@@ -91,13 +91,13 @@ class FeatureStore:
         index.blocks.append(rows)
         index.where.update({digest: (number, row) for row, digest in enumerate(digests)})
 
-    def _index(self, shelf: Shelf) -> _Index:
-        if shelf.name not in self._shelves:
-            self._shelves[shelf.name] = index = _Index()
+    def _index(self, key: FeatureKey) -> _Index:
+        if key.name not in self._indices:
+            self._indices[key.name] = index = _Index()
             if self.folder is not None:
-                for path in sorted((self.folder / shelf.name).glob("[0-9]*.npy")):
+                for path in sorted((self.folder / key.name).glob("[0-9]*.npy")):
                     self._add(index, *(_read_block(path) or ([], np.empty((0, 0), np.float32))))
-        return self._shelves[shelf.name]
+        return self._indices[key.name]
 
 
 def _block_type(width: int) -> np.dtype:

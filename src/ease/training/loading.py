@@ -20,7 +20,7 @@ MEMORY = 256 * 2**20
 MOST_WORKERS = 4
 
 
-class Budget:
+class ByteBudget:
     """Bytes that several may take from, and threads at once."""
 
     def __init__(self, size: int) -> None:
@@ -40,10 +40,10 @@ class Budget:
             self._left += size
 
 
-class Held:
+class ImageCache:
     """uint8 images by source and position, up to so many bytes."""
 
-    def __init__(self, budget: Budget) -> None:
+    def __init__(self, budget: ByteBudget) -> None:
         self._budget = budget
         self._held: dict[int, tuple[Source, dict[int, Tensor]]] = {}
         self._bytes = 0
@@ -84,9 +84,9 @@ class Loader:
     """
 
     def __init__(self, memory: int = MEMORY, workers: int | None = None) -> None:
-        budget = Budget(memory)
+        budget = ByteBudget(memory)
         self.workers = spare_cores() if workers is None else workers
-        self._training, self._testing = Held(budget), Held(budget)
+        self._training, self._testing = ImageCache(budget), ImageCache(budget)
 
     def training(self, images: ImageSet, position: int, keep: bool = True) -> Tensor:
         """One decoded image, uint8 [3, H, W], not to be written to. Without `keep` only those held are remembered."""
@@ -108,7 +108,7 @@ class Loader:
                 self._testing.keep(source, index, found)
         return found
 
-    def forget(self) -> None:
+    def drop_training_images(self) -> None:
         """Let go of the training images: their task has ended."""
         self._training.clear()
 

@@ -122,44 +122,6 @@ class AdapterStack(Tuning):
         )
 
 
-@torch.no_grad()
-def averaged(adapters: Sequence[Adapter]) -> Adapter:
-    """One adapter that adds the mean of what these add in each block: their bottlenecks side by side.
-
-    Rank and weights are those of all together. A mean of the weights would be smaller, but hidden units that were
-    drawn apart mean different things.
-    """
-    first, share = adapters[0], 1 / len(adapters)
-    one = Adapter(
-        Shape(dim=_pair(first, 0)[0].in_features, depth=len(first.down), heads=0, hidden=0),
-        rank=sum(adapter.rank for adapter in adapters),
-        scale=1.0,  # each has its own, which goes into the weights
-        dropout=first.dropout,
-        bias=any(adapter.bias for adapter in adapters),
-        reads=first.reads,
-        generator=torch.Generator(),  # its draws are overwritten; nobody else's may be used up
-    )
-    for layer in range(len(one.down)):
-        (into, out), at = _pair(one, layer), 0
-        for adapter in adapters:
-            units, scale = slice(at, at + adapter.rank), share * adapter.scale
-            at += adapter.rank
-            down, up = _pair(adapter, layer)
-            into.weight[units] = down.weight
-            out.weight[:, units] = up.weight * scale
-            if adapter.bias:
-                into.bias[units] = down.bias
-                out.bias.add_(up.bias, alpha=scale)
-    return one
-
-
-def _pair(adapter: Adapter, layer: int) -> tuple[nn.Linear, nn.Linear]:
-    down, up = adapter.down[layer], adapter.up[layer]
-    assert isinstance(down, nn.Linear)
-    assert isinstance(up, nn.Linear)
-    return down, up
-
-
 def _linear(width_in: int, width_out: int, bias: bool) -> nn.Linear:
     """A linear at zero. nn.Linear's own init would draw from the global generator."""
     linear = nn.utils.skip_init(nn.Linear, width_in, width_out, bias=bias)

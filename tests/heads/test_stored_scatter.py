@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from ease.heads.stored_scatter import scatter_of, scatter_tensors
 from ease.heads.whitened import WhitenedHead, factored_scatter
-from ease.methods._stored_scatter import scatter_of, scatter_tensors
 
 WIDTH = 24
 
