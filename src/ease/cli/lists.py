@@ -17,13 +17,14 @@ def methods(as_json: options.Json = False) -> None:
     """List the methods, those of other packages too."""
     from ease.methods import faults
     from ease.methods import methods as known
+    from ease.tuning import faults as tuning_faults
 
     rows = [
         {"name": name, "kind": learner.kind, "tuning": learner.tuning, "idea": learner.idea}
         for name, learner in known().items()
     ]
     listing(rows, as_json)
-    for line in faults().values():
+    for line in (*faults().values(), *tuning_faults().values()):
         typer.echo(f"note: {line}", err=True)
 
 

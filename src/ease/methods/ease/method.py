@@ -36,7 +36,7 @@ from ease.methods._registry import register
 from ease.methods._tuned_head import TunedHead, fit_task, train_tuning
 from ease.methods.ease.compaction import compacted_ease
 from ease.methods.ease.inference import BudgetedPrediction
-from ease.methods.ease.settings import TUNING_SETTINGS, EaseSettings
+from ease.methods.ease.settings import EaseSettings
 from ease.streams import Task
 from ease.training.fit import Training, VisitingOrder
 from ease.training.memory import Memory
@@ -106,10 +106,10 @@ class Ease(BudgetedPrediction):
     def new_subspace(self, task: Task) -> TunedHead:
         """A new tuning, which does not change the pre-trained model yet (Eq. 4), and its training head."""
         draw = generator(self.engine.seed, "init", task.index)
-        config = {name: getattr(self.settings, name) for name in TUNING_SETTINGS[self.settings.tuning]}
-        tuning = build_tuning(self.settings.tuning, self.backbone.shape, config, draw)
+        settings = self.settings
+        tuning = build_tuning(settings.tuning, self.backbone.shape, settings.tuning_config(), draw)
         negatives = self._negatives(task)
-        head = CosineHead(self.backbone.dim, len(task.classes), self.settings.sigma, draw, negatives)
+        head = CosineHead(self.backbone.dim, len(task.classes), settings.sigma, draw, negatives)
         return TunedHead(self.backbone, tuning, head)
 
     def _negatives(self, task: Task) -> Tensor | None:

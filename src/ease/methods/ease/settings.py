@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
+from ease.errors import unknown
 from ease.training.fit import Training
+from ease.tuning import TUNINGS, faults, tuning_settings, tunings
 
-TUNING_SETTINGS = {
-    "adapter": ("rank", "scale", "dropout", "bias", "reads"),
-    "vpt-shallow": ("length",),
-    "vpt-deep": ("length",),
-    "ssf": (),
-    "lora": ("rank",),
-}
-"""The settings that each kind of tuning is built with."""
+KINDS = ("adapter", "vpt-shallow", "vpt-deep", "ssf", "lora")
+"""The kinds of tuning of this package that can build a subspace. All kinds of other packages can."""
+
+TUNING_SETTINGS = ("rank", "scale", "dropout", "bias", "reads", "length")
+"""The settings that a tuning is built with, as far as its kind has them."""
 
 
 class EaseSettings(Training):
@@ -29,9 +28,7 @@ class EaseSettings(Training):
         None, gt=0, description="learning rate after task 1, if task 1 differs in size from the other tasks"
     )
     sigma: float = Field(1.0, gt=0, description="initial value of the training head's learned scale")
-    tuning: Literal["adapter", "vpt-shallow", "vpt-deep", "ssf", "lora"] = Field(
-        "adapter", description="what builds a subspace"
-    )
+    tuning: str = Field("adapter", description=f"what builds a subspace: {', '.join(KINDS)}")
     length: int = Field(5, ge=1, description="prompt tokens, for vpt")
     rank: int = Field(64, ge=1, description="bottleneck width r of the adapter, or rank of lora")
     scale: float = Field(0.1, description="factor of the adapter's output")
@@ -69,6 +66,19 @@ class EaseSettings(Training):
     budget: int | None = Field(
         None, ge=1, description="passes per image, spent on the most likely subspaces; all subspaces if unset"
     )
+
+    @field_validator("tuning")
+    @classmethod
+    def _builds_a_subspace(cls, kind: str) -> str:
+        usable = [*KINDS, *(name for name in tunings() if name not in TUNINGS)]
+        if kind not in usable:
+            raise ValueError(faults().get(kind) or str(unknown("tuning", kind, usable)))
+        return kind
+
+    def tuning_config(self) -> dict[str, Any]:
+        """The settings that the subspaces' tuning is built with."""
+        known = tuning_settings(self.tuning)
+        return {name: getattr(self, name) for name in TUNING_SETTINGS if name in known}
 
     @model_validator(mode="after")
     def _can_be_split(self) -> EaseSettings:
