@@ -47,7 +47,7 @@ def options() -> argparse.Namespace:
         parser.add_argument(f"--{name}")
     for name in ("input-size", "limit-per-class", "limit-test", "seed"):
         parser.add_argument(f"--{name}", type=int)
-    parser.add_argument("--preset", default="small")
+    parser.add_argument("--preset", default="few-images")
     parser.add_argument("--set", dest="sets", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument(
         "--run", type=Path, default=Path("runs/anytime"), help="the run; made if it is not there"

@@ -33,7 +33,7 @@ from torch import Tensor
 from benchmarks.strata_heads import ALL, Features, Idea, Stage, stages
 from ease.backbone import Layers, Tuning, load_backbone
 from ease.heads import CosineHead
-from ease.methods._tuned_head import TunedHead, tuned_for
+from ease.methods._tuned_head import TunedHead, train_tuning
 from ease.methods.strata import StrataSettings
 from ease.storage.files import make_folder, read_tensors, write_atomic, write_json, write_tensors
 from ease.streams import Dataset, ImageSet, Task
@@ -211,6 +211,15 @@ SLOW = {
 """Left out where training takes long: with DeiT at these input sizes."""
 
 
+@torch.no_grad()
+def start_as(head: CosineHead, means: Tensor) -> None:
+    """Let the rows of a head start as the centred class means [classes, d], each as long as it was drawn."""
+    rows = F.normalize(means, dim=-1)
+    if len(rows) > 1:
+        rows = F.normalize(rows - rows.mean(dim=0), dim=-1)
+    head.weight.copy_(rows.to(head.weight) * head.weight.norm(dim=-1, keepdim=True))
+
+
 class World:
     """A place with its images, its backbone and what has been computed for it."""
 
@@ -301,11 +310,11 @@ class World:
             head = CosineHead(backbone.dim, classes, settings.sigma, draw)
             if recipe.means:
                 features, labels = tokens(), torch.from_numpy(images.labels)
-                head.start_as(torch.stack([features[labels == c].mean(dim=0) for c in range(classes)]))
+                start_as(head, torch.stack([features[labels == c].mean(dim=0) for c in range(classes)]))
             return TunedHead(backbone, tuning, head)
 
         if not recipe.margin:
-            return tuned_for(engine, new, task, settings).freeze()
+            return train_tuning(engine, new, task, settings).freeze()
         module = new()
 
         def with_margin(logits: Tensor, labels: Tensor) -> Tensor:
