@@ -1,4 +1,4 @@
-"""The throw-away head a subspace is trained with."""
+"""The head that a subspace is trained with and that is discarded afterwards."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from torch import Tensor, nn
 
 
 class CosineHead(nn.Module):
-    """`sigma * cos(f, W)`, with sigma learned.
+    """`sigma * cos(f, W)` with a learned scale sigma.
 
     Args:
-        dim: feature width d.
-        classes: rows of W.
-        sigma: where the learned scale starts; 1 as released. On few steps it hardly moves, so small data wants more.
-        generator: source of the initial W ~ U(-1/sqrt d, 1/sqrt d).
-        negatives: [n, d] fixed rows for classes that are not in the task; a single class alone has nothing to learn.
+        dim: Feature width d.
+        classes: Number of rows of W.
+        sigma: Initial scale; 1 in the released code. It changes little in few steps, so small datasets need more.
+        generator: Source of the initial W ~ U(-1/sqrt d, 1/sqrt d).
+        negatives: Fixed rows [n, d] for classes that are not in the task. A task of one class needs them, because its
+            cross-entropy is zero without.
     """
 
     negatives: Tensor | None

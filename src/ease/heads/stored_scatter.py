@@ -1,9 +1,8 @@
-"""The pooled scatter in a model's file: one triangle in fp32, or a triangular factor in fp16 or int8.
+"""How the pooled scatter is saved: one triangle in fp32, or a triangular factor in fp16 or int8.
 
-In fewer digits than fp32 the scatter itself cannot be kept. There are directions in which features hardly vary, and the
-rounding errors of the matrix are larger than what little it holds there: it is no longer positive, and scores change.
-A factor L can be rounded as coarsely as one likes, since L L^T is positive whatever L is (measured by
-`benchmarks/statistics_storage.py`).
+Below fp32 the scatter itself cannot be rounded. In directions in which features hardly vary, the rounding errors of the
+matrix exceed its values: it is no longer positive definite, and scores change. A factor L can be rounded to any
+precision, since L L^T is always positive semidefinite (measured by `benchmarks/statistics_storage.py`).
 """
 
 from __future__ import annotations
@@ -21,12 +20,12 @@ FACTOR, DEVIATIONS = "factor", "deviations"
 
 
 def scatter_tensors(scatter: Tensor, storage: str) -> dict[str, Tensor]:
-    """What a file holds of a scatter [K, K].
+    """The tensors that a scatter [K, K] is saved as.
 
     Returns:
-        In fp32 the `scatter`'s lower triangle [K (K + 1) / 2]. Else the `deviations` [K] in fp32, which are few, and
-        the lower triangle of the `factor` in this storage. In int8 each of its rows has a scale, and square roots are
-        stored in place of the numbers: most are far smaller than the largest of their row, and get finer steps so.
+        In fp32 the lower triangle of the `scatter`, [K (K + 1) / 2]. Otherwise the `deviations` [K] in fp32 and the
+        lower triangle of the `factor` in this storage. In int8 each row of the factor has a scale, and square roots are
+        stored in place of the numbers, because most numbers are far smaller than the largest one of their row.
     """
     if storage == "fp32":
         return {"scatter": packed_triangle(scatter).float()}
@@ -38,7 +37,7 @@ def scatter_tensors(scatter: Tensor, storage: str) -> dict[str, Tensor]:
 
 
 def scatter_of(tensors: Mapping[str, Tensor], storage: str, width: int) -> Tensor:
-    """The scatter [K, K] in fp64 that such tensors are what is left of."""
+    """Restore the scatter [K, K] in fp64 from the tensors that it was saved as."""
     if storage == "fp32":
         return unpacked_triangle(tensors["scatter"].double(), width)
     deviations = tensors[DEVIATIONS].double()

@@ -1,4 +1,4 @@
-"""Finetune: the whole network follows every task. The baseline that forgets."""
+"""Finetune: the whole network is trained on every task. The baseline that forgets."""
 
 from __future__ import annotations
 
@@ -20,5 +20,5 @@ class Finetune(OneTuning):
     idea: ClassVar[str] = "fine-tunes the whole network on every task; forgets"
 
     def new_tuning(self) -> Tuning:
-        """A copy of all weights."""
+        """A trainable copy of all weights."""
         return Full(self.backbone.vit)

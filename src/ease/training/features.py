@@ -1,4 +1,4 @@
-"""The feature store: a frozen subspace never changes, so each (image, subspace) feature is computed once."""
+"""The feature store. Frozen subspaces never change, so each feature of an image is computed only once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ease.storage.files import make_folder, write_atomic
 
 @dataclass(frozen=True)
 class FeatureKey:
-    """Everything besides the image that a feature depends on."""
+    """Everything that a feature depends on besides the image."""
 
     transform: str
     backbone: str
@@ -27,29 +27,29 @@ class FeatureKey:
 
     @property
     def name(self) -> str:
-        """Short and safe to use as a folder name."""
+        """A hash that can be used as a folder name."""
         text = "|".join([self.transform, self.backbone, self.tuning, self.precision, self.reading])
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 @dataclass
 class _Index:
-    """Where each image's feature is: block number and row."""
+    """The block and the row of each image's feature."""
 
     where: dict[str, tuple[int, int]] = field(default_factory=dict)
     blocks: list[np.ndarray] = field(default_factory=list)
 
 
 class FeatureStore:
-    """Features by key and image digest: in memory up to a budget, memory-mapped from disk beyond it.
+    """Features by key and image digest, in memory up to a limit and memory-mapped from disk beyond it.
 
-    Features come in whole batches (`put`), each one block, written before it counts as there. What a killed run has
-    computed is found again when the same folder is opened.
+    Every call of `put` adds one block, which is written to disk before it can be read. After an interruption, the
+    features that were computed so far are found again in the same folder.
 
     Args:
-        folder: where blocks are kept; memory only when None.
-        memory: bytes of features to hold in memory. Without a folder there is nowhere else to put them.
-        writes: False in the processes of a distributed run that only read what the first one wrote.
+        folder: Folder of the blocks; features are kept in memory only if None.
+        memory: Bytes of features to keep in memory. Without a folder there is no limit.
+        writes: False in those processes of a distributed run that only read.
     """
 
     def __init__(self, folder: Path | None = None, memory: int = 256 * 2**20, writes: bool = True) -> None:
@@ -60,7 +60,7 @@ class FeatureStore:
         self._indices: dict[str, _Index] = {}
 
     def get(self, key: FeatureKey, digests: list[str]) -> Tensor | None:
-        """Features [N, d] of these images, or None unless all of them are there."""
+        """Features [N, d] of these images, or None if any of them is missing."""
         index = self._index(key)
         try:
             places = [index.where[d] for d in digests]
@@ -71,7 +71,7 @@ class FeatureStore:
         return torch.from_numpy(np.stack([index.blocks[block][row] for block, row in places]))
 
     def put(self, key: FeatureKey, digests: list[str], features: Tensor) -> None:
-        """Keep features [N, d] of these images."""
+        """Store the features [N, d] of these images."""
         index = self._index(key)
         rows = features.detach().cpu().float().numpy()
         if self.folder is not None:
@@ -116,7 +116,7 @@ def _write_block(path: Path, digests: list[str], rows: np.ndarray) -> None:
 
 
 def _read_block(path: Path) -> tuple[list[str], np.ndarray] | None:
-    """Digests and memory-mapped features, or None for a damaged block: it will simply be computed again."""
+    """Digests and memory-mapped features, or None for a damaged block, which is then computed again."""
     try:
         block = np.load(path, mmap_mode="r", allow_pickle=False)
         rows = block["feature"]
