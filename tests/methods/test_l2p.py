@@ -102,5 +102,5 @@ def test_cost_is_two_passes_and_one_pool(engine: Engine, stream: Stream) -> None
 
 
 def test_more_picks_than_prompts_are_refused() -> None:
-    with pytest.raises(ValidationError, match="cannot pick more"):
+    with pytest.raises(ValidationError, match="cannot select more"):
         L2pSettings(pool=3, top_k=4)
