@@ -196,10 +196,21 @@ def test_your_own_folder_is_checked_too(tmp_path: Path) -> None:
     assert found.expected is None
     assert any("a fifth" in note for note in found.notes)
     assert any("bee/readme.txt" in note for note in found.notes)
+    assert any("fewer than 5 images (ant: 4, bee: 4)" in note for note in found.notes)
     (tmp_path / "cat").mkdir()
     assert any("cat" in line for line in check_dataset("folder", tmp_path).damage)
     with pytest.raises(EaseError, match="no class folder"):
         check_dataset("folder", tmp_path / "cat")
+
+
+def test_names_that_learning_would_refuse_and_uneven_classes_are_reported_for_your_own_folder(
+    tmp_path: Path,
+) -> None:
+    put_classes(tmp_path, {"ant": 51, "bee": 5, "x" * 101: 5})
+    found = check_dataset("folder", tmp_path)
+    assert found.good
+    assert any("101 characters" in line for line in found.warnings)
+    assert any("'ant' has 51 images, 'bee' 5" in note for note in found.notes)
 
 
 def test_class_folders_of_cifar_are_a_subset_and_its_altered_files_are_damage(tmp_path: Path) -> None:

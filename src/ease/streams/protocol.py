@@ -112,8 +112,8 @@ def order_from_file(path: Path, class_names: Sequence[str]) -> tuple[int, ...]:
     elif all(isinstance(e, int) or re.fullmatch("[0-9]{1,9}", e) for e in entries):
         order = [int(e) for e in entries]
     else:
-        stranger = next(e for e in entries if not (isinstance(e, str) and e in known))
-        raise EaseError(f"class order file '{shown(path)}': {unknown('class', str(stranger), known)}")
+        wrong = next(e for e in entries if not (isinstance(e, str) and e in known))
+        raise EaseError(f"class order file '{shown(path)}': {unknown('class', str(wrong), known)}")
     _check_permutation(order, class_names, f"class order file '{shown(path)}'")
     return tuple(order)
 

@@ -79,7 +79,7 @@ def test_limits_of_an_archive(tmp_path: Path, folder: Path, png: bytes) -> None:
 
 def test_what_is_no_archive_is_one_line(tmp_path: Path, folder: Path) -> None:
     (tmp_path / "a.zip").write_bytes(b"PK nothing")
-    with pytest.raises(EaseError, match="damaged or no zip file"):
+    with pytest.raises(EaseError, match="damaged or not a zip file"):
         unpack_images(tmp_path / "a.zip", folder)
     with pytest.raises(FileNotFoundError):
         unpack_images(tmp_path / "missing.zip", folder)
@@ -96,7 +96,7 @@ def test_uploads_are_sorted_into_classes_by_their_names(tmp_path: Path, png: byt
         "owl": ["blob"],
         "dog": ["dog/deep/c.png"],
     }
-    with pytest.raises(EaseError, match="'blob' lies in no class folder"):
+    with pytest.raises(EaseError, match="'blob' is in no class folder"):
         from_uploads(files)
     with pytest.raises(EaseError, match="no image"):
         from_uploads([NamedFile(".hidden/a.png", tmp_path / "0")])

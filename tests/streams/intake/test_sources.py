@@ -400,7 +400,7 @@ def test_copies_within_a_class_are_kept_and_counted(tmp_path: Path) -> None:
     photos = collect_images(tmp_path)
     assert len(photos.images) == 12
     (note,) = photos.notes
-    assert note.startswith("2 images are the exact copy")
+    assert note.startswith("2 exact copies of other images in the same class")
     assert "cat: 2" in note
     assert "dog" not in note
 

@@ -76,7 +76,7 @@ class Benchmark(DatasetLoader):
         """What should be in the folder, for error messages."""
         info = DATASET_INFO[self.name]
         return (
-            f"expected there are train/CLASS and test/CLASS folders ({info.summary}){self._other_layout()}; "
+            f"expected are train/CLASS and test/CLASS folders ({info.summary}){self._other_layout()}; "
             f"{' or '.join(info.archives)} was published in {info.source}"
         )
 

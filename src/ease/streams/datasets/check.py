@@ -168,8 +168,8 @@ def check_dataset(
         check.archive = check_archive(name, archive, progress)
         if not check.archive.matches:
             check.damage.append(
-                f"MD5 of {archive} is {check.archive.md5}, published was {check.archive.published}: "
-                "fetch it again"
+                f"MD5 of {archive} is {check.archive.md5}, but the published one is {check.archive.published}: "
+                "download it again"
             )
         if root is None:
             return check
@@ -247,13 +247,13 @@ def _check_files(check: DatasetCheck, scan: FolderScan, progress: Progress) -> N
         if scan.test is None:
             check.damage.append(f"there is no test/ beside train/ in {scan.root}: put it there")
     elif scan.test is None:
-        check.notes.append("no test/ found: a fifth of each class, chosen by content, is for testing")
+        check.notes.append("no test/ found: a fifth of each class, chosen by content, is used for testing")
     if not scan.train:
         raise EaseError(f"folder '{scan.root}' has no class folder: make one folder of images for each class")
     if len(scan.train) == 1:
         check.damage.append("there is only one class: at least 2 are needed")
     if scan.other_files:
-        check.notes.append(f"left out {list_files(scan.other_files)}: no image of a class")
+        check.notes.append(f"left out {list_files(scan.other_files)}: not an image of a class")
     order = sorted({*scan.train, *test})
     position = {name: i for i, name in enumerate(order)}
     facts: dict[str, list[LabelledDigest]] = {"train": [], "test": []}
@@ -284,9 +284,9 @@ def _report_classes(check: DatasetCheck, train: Classes, test: Classes | None) -
     empty += [f"test/{c}" for c, paths in (test or {}).items() if not paths]
     if empty:
         check.damage.append(f"{_list_classes(empty)} without any image: add some or remove the folder")
-    strangers = [c for c in test or {} if c not in train]
-    if strangers:
-        check.damage.append(f"{_list_classes(strangers)} in test/ but not in train/: add or remove")
+    unknown = [c for c in test or {} if c not in train]
+    if unknown:
+        check.damage.append(f"{_list_classes(unknown)} in test/ but not in train/: add or remove")
     untested = [c for c in train if test is not None and c not in test]
     if untested:
         check.warnings.append(f"{_list_classes(untested)} in train/ but not in test/")

@@ -55,7 +55,7 @@ def scan_lists(folder: Path, unreadable: Unreadable = "refuse") -> FolderScan:
         if label not in classes or is_train not in ("0", "1"):
             missing = LISTS[1] if label not in classes else LISTS[3]
             raise EaseError(
-                f"'{folder / missing}' has no valid line for image {image}: take the official file"
+                f"'{folder / missing}' has no valid line for image {image}: use the official file"
             )
         path = _image_path(folder / "images", name)
         if path.suffix.lower() not in IMAGE_EXTENSIONS:
@@ -83,13 +83,13 @@ def _read_list(path: Path) -> dict[str, str]:
     try:
         lines = read_text(path, _MAX_LIST_BYTES).splitlines()
     except EaseError as error:
-        raise EaseError(f"{error}; CUB's own layout needs it") from error
+        raise EaseError(f"{error}; the official layout of CUB needs it") from error
     rows: dict[str, str] = {}
     for at, line in enumerate(lines, start=1):
         number, _, value = line.strip().partition(" ")
         if not number:
             continue
         if not number.isascii() or not number.isdigit() or not value.strip() or number in rows:
-            raise EaseError(f"'{path}' line {at} is no new '<number> <value>' line: take the official file")
+            raise EaseError(f"'{path}' line {at} is not a new '<number> <value>' line: use the official file")
         rows[number] = value.strip()
     return rows

@@ -97,7 +97,7 @@ def identify_variant(name: str, train: Sequence[int], test: Sequence[int]) -> tu
         if found == (info.classes, split.train, split.test):
             return f"{name}-{short}", (
                 f"{split.title} was found ({split.train:,} train / {split.test:,} test), not the one of the benchmark "
-                f"({info.train:,} / {info.test:,}): its figures are called {name}-{short}'s"
+                f"({info.train:,} / {info.test:,}): results are reported as {name}-{short}"
             )
     if any(have > want for have, want in zip(found, wanted, strict=True)):
         kind, variant = "not the published", f"{name}-other"
@@ -108,5 +108,5 @@ def identify_variant(name: str, train: Sequence[int], test: Sequence[int]) -> tu
     counts = [f"{have:,} of {want:,}" for have, want in zip(found, wanted, strict=True)]
     return variant, (
         f"{kind} {info.title}: {counts[0]} classes, {counts[1]} train and {counts[2]} test images; "
-        f"its figures are not {info.title}'s, so they are called {variant}'s"
+        f"results on it are not results on {info.title}, so they are reported as {variant}"
     )

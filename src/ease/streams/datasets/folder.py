@@ -22,7 +22,7 @@ class ImageFolder(DatasetLoader):
     """train/CLASS and test/CLASS (or val/CLASS), or CLASS folders."""
 
     name = "folder"
-    about = "your own images: train/CLASS and test/CLASS, or CLASS folders (a fifth is for testing)"
+    about = "your own images: train/CLASS and test/CLASS, or CLASS folders (a fifth is used for testing)"
 
     def load(self, request: DatasetRequest) -> Dataset:
         """See `read_folder`."""
@@ -73,7 +73,7 @@ def dataset_from_scan(
     names = tuple(scan.train)
     if len(names) < min_classes:
         found = f"only the class '{names[0]}'" if names else "no class folder"
-        hint = " (if it is no class, it needs a test/ beside it)" if names == ("train",) else ""
+        hint = " (if it is not a class, it needs a test/ beside it)" if names == ("train",) else ""
         raise EaseError(
             f"folder '{scan.root}' has {found}{hint}: "
             f"make one folder of images for each of at least {min_classes} classes"
@@ -82,11 +82,11 @@ def dataset_from_scan(
         everything = {c: _readable(scan, paths) for c, paths in scan.train.items()}
         train, test = _split(everything, limit)
         scan.notes.append(
-            f"no test/ found: {TEST_SHARE:.0%} of each class, chosen by content, is for testing"
+            f"no test/ found: {TEST_SHARE:.0%} of each class, chosen by content, is used for testing"
         )
     else:
-        for stranger in (c for c in scan.test if c not in scan.train):
-            raise EaseError(f"test class '{stranger}' in '{scan.root}' is not in train/: add or remove it")
+        for unknown in (c for c in scan.test if c not in scan.train):
+            raise EaseError(f"test class '{unknown}' in '{scan.root}' is not in train/: add or remove it")
         train = {c: _readable(scan, paths, limit) for c, paths in scan.train.items()}
         test = {c: _readable(scan, scan.test.get(c, []), limit) for c in names}
     for c in names:

@@ -120,7 +120,9 @@ def register(loader: DatasetLoader, *, built_in: bool = False) -> None:
 def _check(loader: object) -> None:
     """Raise an error for a loader that would fail later, with a less clear message."""
     if not isinstance(loader, DatasetLoader):
-        raise EaseError(f"{loader!r:.200} is no dataset: it must be a subclass of ease.streams.DatasetLoader")
+        raise EaseError(
+            f"{loader!r:.200} is not a dataset: it must be a subclass of ease.streams.DatasetLoader"
+        )
     where = type(loader).__qualname__
     for attribute in ("name", "about"):
         value = getattr(loader, attribute, None)
@@ -151,7 +153,7 @@ def _load(entry: EntryPoint) -> None:
         loader = loader()
     _check(loader)
     if loader.name != entry.name:
-        raise EaseError(f"its name is '{loader.name}': name the entry point so too")
+        raise EaseError(f"its name is '{loader.name}': give the entry point the same name")
     register(loader)
 
 

@@ -101,7 +101,7 @@ def check_images(
 
 
 def check_upload(path: Path, name: str, limits: ImageLimits, *, decode: bool = True) -> None:
-    """Raise an error for a file sent by a stranger that is too large or damaged.
+    """Raise an error for a file from outside that is too large or damaged.
 
     Large images are decoded one at a time, because each of them may need a gigabyte of memory.
 
@@ -160,14 +160,14 @@ class Duplicates:
         notes = []
         if total := self.copies.total():
             most = ", ".join(f"{class_names[c]}: {n}" for c, n in self.copies.most_common(_EXAMPLES) if n)
-            notes.append(
-                f"{_count(total)} the exact copy of another of the same class ({most}): each copy counts"
-            )
+            copies = "exact copy" if total == 1 else "exact copies"
+            notes.append(f"{total:,} {copies} of other images in the same class ({most}): each copy counts")
         for (first, second), pairs in sorted(self.between_classes.items()):
             examples = ", ".join(f"{one} = {other}" for one, other in pairs[:_EXAMPLES])
             examples += " ..." if len(pairs) > _EXAMPLES else ""
             both = f"both '{class_names[first]}' and '{class_names[second]}'"
-            notes.append(f"{_count(len(pairs))} in {both} ({examples}): one of the labels must be wrong")
+            images = "1 image is" if len(pairs) == 1 else f"{len(pairs):,} images are"
+            notes.append(f"{images} in {both} ({examples}): one of the labels must be wrong")
         return notes
 
 
@@ -211,13 +211,9 @@ def size_notes(sizes: Mapping[str, int]) -> list[str]:
     small, large = min(sizes, key=sizes.__getitem__), max(sizes, key=sizes.__getitem__)
     if sizes[large] > IMBALANCE * sizes[small]:
         notes.append(
-            f"classes differ much in size: '{large}' has {sizes[large]:,} images, '{small}' {sizes[small]:,}"
+            f"classes differ a lot in size: '{large}' has {sizes[large]:,} images, '{small}' {sizes[small]:,}"
         )
     few = [f"{name}: {count}" for name, count in sizes.items() if count < FEW_IMAGES]
     if few:
-        notes.append(f"fewer than {FEW_IMAGES} images ({list_names(few)}): more would help a lot")
+        notes.append(f"fewer than {FEW_IMAGES} images ({list_names(few)}): more images would help")
     return notes
-
-
-def _count(images: int) -> str:
-    return "1 image is" if images == 1 else f"{images:,} images are"

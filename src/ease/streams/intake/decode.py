@@ -27,7 +27,7 @@ FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "TIFF", "GIF")
 """The formats that are decoded. Pillow has dozens more, PostScript among them, which are not exposed to input."""
 
 UNSUPPORTED_EXTENSIONS = frozenset({".heic", ".heif", ".hif", ".avif"})
-"""Image formats that are not decoded. Such files are reported, not ignored like files that are no images."""
+"""Image formats that are not decoded. Such files are reported, not ignored like files that are not images."""
 _UNSUPPORTED_BRANDS = frozenset(
     (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1", b"avif", b"avis")
 )

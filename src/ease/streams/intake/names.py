@@ -70,7 +70,7 @@ def class_names(names: Iterable[object]) -> tuple[str, ...]:
         normalized = class_name(name)
         if normalized in given:
             raise EaseError(
-                f"class name '{normalized}' is there twice ({given[normalized]!a}, {name!a}): rename or join them"
+                f"class name '{normalized}' appears twice ({given[normalized]!a}, {name!a}): rename or join them"
             )
         given[normalized] = name
     return tuple(given)
@@ -82,7 +82,7 @@ def is_system_file(name: str) -> bool:
 
 
 def display_name(name: str) -> str:
-    """A name given by a stranger, shortened and with unprintable characters replaced, for use in a message."""
+    """A name from outside, shortened and with unprintable characters replaced, for use in a message."""
     plain = "".join(c if c.isprintable() else "?" for c in name)
     return plain if len(plain) <= _MAX_SHOWN else f"{plain[: _MAX_SHOWN - 3]}..."
 

@@ -75,7 +75,7 @@ class FolderScan:
         if self.skipped:
             lines.append(f"skipped {list_files(list(self.skipped))}: cannot be read")
         if self.other_files:
-            lines.append(f"left out {list_files(self.other_files)}: no image of a class")
+            lines.append(f"left out {list_files(self.other_files)}: not an image of a class")
         return lines
 
     def relative_name(self, path: Path) -> str:
@@ -281,7 +281,7 @@ def _cycle(folder: Path) -> str:
 
 
 def _dangling(path: Path) -> str:
-    return f"link '{path}' leads to '{os.readlink(path)}', which does not exist: mend or remove the link"
+    return f"link '{path}' leads to '{os.readlink(path)}', which does not exist: repair or remove the link"
 
 
 def _refuse(path: Path, reason: str) -> None:

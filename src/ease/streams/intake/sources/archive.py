@@ -66,7 +66,7 @@ def unpack_images(archive: Path, folder: Path, limits: ArchiveLimits | None = No
     except (EaseError, OSError):  # an error of the disk does not mean that the archive is damaged
         raise
     except Exception as error:  # on damaged archives zipfile raises almost anything
-        raise EaseError("the archive is damaged or no zip file: pack it again") from error
+        raise EaseError("the archive is damaged or not a zip file: pack it again") from error
 
 
 class _BoundedFile(io.BufferedReader):
@@ -123,17 +123,17 @@ def _unpack(content: zipfile.ZipFile, folder: Path, limits: ArchiveLimits) -> It
 def _checked_name(info: zipfile.ZipInfo) -> str:
     name = info.filename.replace("\\", "/")
     if name.startswith("/") or re.match(r"[A-Za-z]:", name) or ".." in name.split("/"):
-        raise _bad_member(name, "leads out of it: pack it again without")
+        raise _bad_member(name, "leads out of it: pack the archive again without it")
     return name
 
 
 def _check_member(info: zipfile.ZipInfo, name: str) -> None:
     if stat.S_IFMT(info.external_attr >> 16) not in (0, stat.S_IFREG):
-        raise _bad_member(name, "is a link or no file: pack the file itself")
+        raise _bad_member(name, "is a link or not a file: pack the file itself")
     if info.flag_bits & 0x1:
         raise _bad_member(name, "is encrypted: pack it without a password")
     if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-        raise _bad_member(name, "is packed in an unusual way: use plain zip")
+        raise _bad_member(name, "uses an unusual compression: use plain zip")
     check_extension(name, required=True)
 
 

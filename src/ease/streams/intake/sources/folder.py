@@ -41,6 +41,6 @@ def from_folder(root: Path, unreadable: Unreadable = "refuse") -> Candidates:
     ]
     label_of = {folder: label for label, (folder, _) in enumerate(folders.values())}
     skipped = {name: (label_of.get(name.split("/")[0]), reason) for name, reason in scan.skipped.items()}
-    notes = [f"left out {list_files(scan.other_files)}: no image of a class"] if scan.other_files else []
+    notes = [f"left out {list_files(scan.other_files)}: not an image of a class"] if scan.other_files else []
     notes += [f"left out {list_files(scan.hidden)}: hidden"] if scan.hidden else []
     return Candidates(tuple(folders), images, notes, skipped)

@@ -50,7 +50,7 @@ def from_uploads(files: Sequence[NamedFile], default_class: str | None = None) -
     files = [file for file in files if not has_system_name(file.name)]
     parts = [_parts(file.name) for file in files]
     if not parts:
-        raise EaseError("there is no image in the request: send some, as parts named 'image' or a zip")
+        raise EaseError("there is no image in the request: send parts named 'image', or a zip")
     has_outer_folder = len({own[0] for own in parts}) == 1 and all(len(own) > 2 for own in parts)
     labels: dict[str, int] = {}
     images = []
@@ -59,7 +59,7 @@ def from_uploads(files: Sequence[NamedFile], default_class: str | None = None) -
         check_extension(file.name)
         if len(own) == 1 and default_class is None:
             raise EaseError(
-                f"'{file.shown}' lies in no class folder: call it CLASS/{display_name(own[0])}, "
+                f"'{file.shown}' is in no class folder: call it CLASS/{display_name(own[0])}, "
                 "or give the class as field 'name'"
             )
         name = class_name(own[0] if len(own) > 1 else default_class)
@@ -114,13 +114,13 @@ def check_extension(name: str, *, required: bool = False) -> None:
     suffix = Path(name.replace("\\", "/")).suffix.lower()
     if (suffix or required) and suffix not in IMAGE_EXTENSIONS:
         known = ", ".join(sorted(IMAGE_EXTENSIONS))
-        raise EaseError(f"'{display_name(name)}' is no image ({known}): leave it out")
+        raise EaseError(f"'{display_name(name)}' is not an image ({known}): leave it out")
 
 
 def _parts(name: str) -> list[str]:
     parts = [part for part in name.replace("\\", "/").split("/") if part not in ("", ".")]
     if not parts or ".." in parts:
-        raise EaseError(f"'{display_name(name)}' is no name for an image: call it CLASS/FILE")
+        raise EaseError(f"'{display_name(name)}' is not a name for an image: call it CLASS/FILE")
     return parts
 
 
