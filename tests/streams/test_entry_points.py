@@ -17,15 +17,17 @@ from ease.streams import Dataset, DatasetLoader, DatasetRequest, datasets, load_
 from ease.streams.datasets import registry
 from ease.streams.datasets.check import check_dataset
 from ease.streams.datasets.digits import Digits
-from tests.methods.test_entry_points import install as install_method
 from tests.test_cli import ease, refused
 
 
 def install(site: Path, package: str, entry: str, code: str) -> None:
     """Lay down a module and the `dist-info` that names its dataset."""
-    install_method(site, package, entry, code)
-    names = site / f"{package.replace('-', '_')}-1.0.dist-info" / "entry_points.txt"
-    names.write_text(f"[ease.datasets]\n{entry}\n")
+    module = entry.partition("=")[2].strip().partition(":")[0]
+    (site / f"{module}.py").write_text(code)
+    info = site / f"{package.replace('-', '_')}-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(f"[ease.datasets]\n{entry}\n")
 
 
 def guide() -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import stat
 import zipfile
 from pathlib import Path
@@ -103,7 +102,8 @@ def test_uploads_are_sorted_into_classes_by_their_names(tmp_path: Path, png: byt
 
 
 def test_damage_in_a_source_is_named_as_its_sender_named_it(tmp_path: Path, folder: Path) -> None:
-    buffer = io.BytesIO(b"text")
-    archive = write_zip(tmp_path / "a.zip", {"cat/a.png": buffer.getvalue()})
-    with pytest.raises(EaseError, match="'cat' has no image to learn from"):
-        collect_images(from_archive(archive, folder), unreadable="skip")
+    found = from_archive(write_zip(tmp_path / "a.zip", {"cat/a.png": b"text"}), folder)
+    with pytest.raises(EaseError, match=r"image 'cat/a\.png' cannot be read"):
+        collect_images(found)
+    with pytest.raises(EaseError, match=r"'cat' has no image to learn from \(image 'cat/a\.png'"):
+        collect_images(found, unreadable="skip")

@@ -333,6 +333,7 @@ def test_a_bad_file_is_refused_by_name_or_left_out_with_a_note(tmp_path: Path, n
     with pytest.raises(EaseError, match=rf"{name}.*skip unreadable files") as caught:
         collect_images(tmp_path)
     assert ("convert it to JPEG or PNG" in str(caught.value)) == (kind == "heic")
+    assert str(tmp_path / "cat" / name) in str(caught.value)
     photos = collect_images(tmp_path, unreadable="skip")
     assert len(photos.images) == 5
     (note,) = photos.notes

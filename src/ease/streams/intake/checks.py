@@ -61,12 +61,14 @@ class ImageCheck:
     fault: str | None
 
 
-def check_image(content: ImageContent | EaseError, name: str, limits: ImageLimits = LIMITS) -> ImageCheck:
+def check_image(
+    content: ImageContent | EaseError, name: str = "", limits: ImageLimits = LIMITS
+) -> ImageCheck:
     """Check whether an image can be decoded, down to the last byte of its file.
 
     Args:
         content: A file, the bytes of a file, or pixels; an error if the image could not even be taken in.
-        name: What messages call bytes; a file is called by its path.
+        name: What messages call the image; a file without a name is called by its path.
         limits: The largest image that is accepted.
     """
     if isinstance(content, EaseError):
@@ -76,7 +78,8 @@ def check_image(content: ImageContent | EaseError, name: str, limits: ImageLimit
     digest = ""
     try:
         if isinstance(content, Path):
-            content, name = read_image_file(content), str(content)
+            name = name or str(content)
+            content = read_image_file(content, name)
         digest = content_hash(content)
         check_decodable(content, name, limits)
     except EaseError as error:
@@ -91,7 +94,7 @@ def check_images(
 
     Args:
         contents: The images.
-        names: What messages call them; not needed for files.
+        names: What messages call them; files without names are called by their paths.
 
     Returns:
         One result per image, in the same order.

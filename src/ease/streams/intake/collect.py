@@ -108,7 +108,7 @@ def _readable(
             batch = source.images[start : start + CHECKED_AT_ONCE]
             # One after the other: one Pillow image may be there twice, and must not be loaded by two threads.
             converted = [_converted(candidate.content, candidate.name) for candidate in batch]
-            checks = check_images(converted, [candidate.name for candidate in batch])
+            checks = check_images(converted, [candidate.full_name or candidate.name for candidate in batch])
             for candidate, content, check in zip(batch, converted, checks, strict=True):
                 if check.fault is None and not isinstance(content, EaseError):
                     contents.append(content)

@@ -159,15 +159,21 @@ def count_pixels(path: Path, name: str, limits: ImageLimits = LIMITS) -> int:
         return check_header(file, name, limits)
 
 
-def read_image_file(path: Path) -> bytes:
-    """Read an image file of at most `LIMITS.bytes` bytes."""
+def read_image_file(path: Path, name: str = "") -> bytes:
+    """Read an image file of at most `LIMITS.bytes` bytes.
+
+    Args:
+        path: The file.
+        name: What messages call it; its path if left out.
+    """
+    name = name or str(path)
     try:
         if path.exists() and not path.is_file():  # opening a pipe would block
-            raise EaseError(f"image '{path}' is not a file: remove it")
-        LIMITS.check_bytes(path.stat().st_size, str(path))
+            raise EaseError(f"image '{name}' is not a file: remove it")
+        LIMITS.check_bytes(path.stat().st_size, name)
         return path.read_bytes()
     except (OSError, ValueError) as error:
-        raise _unreadable(str(path), error) from error
+        raise _unreadable(name, error) from error
 
 
 def _read(

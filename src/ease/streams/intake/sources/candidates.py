@@ -14,11 +14,13 @@ class Candidate:
         label: The class of the image: a position in `Candidates.class_names`.
         name: What messages call the image.
         content: The image: a path, or whatever else `as_image_set` accepts.
+        full_name: What errors call the image, if that is more than its name.
     """
 
     label: int
     name: str
     content: Any
+    full_name: str = ""
 
 
 @dataclass

@@ -35,7 +35,7 @@ def from_folder(root: Path, unreadable: Unreadable = "refuse") -> Candidates:
         raise EaseError(f"folder '{scan.root}' holds {', '.join(scan.train)}: give '{scan.root / 'train'}'")
     folders = dict(sorted(zip(class_names(scan.train), scan.train.items(), strict=True)))
     images = [
-        Candidate(label, scan.relative_name(path), path)
+        Candidate(label, scan.relative_name(path), path, str(path))
         for label, (_, paths) in enumerate(folders.values())
         for path in paths
     ]
