@@ -38,7 +38,7 @@ from ease.methods.strata import StrataSettings
 from ease.storage.files import make_folder, read_tensors, write_atomic, write_json, write_tensors
 from ease.streams import Dataset, ImageSet, Task
 from ease.streams.datasets import load_dataset
-from ease.streams.protocol import class_order, split
+from ease.streams.protocol import class_order, task_sizes
 from ease.streams.transforms import Transforms
 from ease.training.engine import Engine
 from ease.training.randomness import generator, permutation, uniforms
@@ -247,7 +247,7 @@ class World:
     def sizes(self, first: int | None = None) -> list[int]:
         """Of the tasks; the first one may have another size."""
         protocol = self.place.protocol if first is None else self.place.protocol.replace("B0", f"B{first}")
-        return split(protocol, self.classes)
+        return task_sizes(protocol, self.classes)
 
     def labels(self, seed: int) -> Ints:
         """[N] positions in the class order."""

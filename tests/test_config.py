@@ -11,7 +11,7 @@ from ease.errors import EaseError
 from ease.methods import methods
 from ease.presets import preset_list, preset_rows
 from ease.streams.datasets import dataset_list
-from ease.streams.protocol import split
+from ease.streams.protocol import task_sizes
 
 IN21K = "vit_base_patch16_224.augreg_in21k"
 IN1K = "vit_base_patch16_224.augreg_in21k_ft_in1k"
@@ -81,7 +81,9 @@ def test_every_named_row_is_a_run_by_itself(name: str) -> None:
     assert config.preset == name
     assert config.dataset in dataset_list()
     assert config.backbone in (IN21K, IN1K)
-    assert sum(split(config.protocol, CLASSES.get(config.dataset, 200))) == CLASSES.get(config.dataset, 200)
+    assert sum(task_sizes(config.protocol, CLASSES.get(config.dataset, 200))) == CLASSES.get(
+        config.dataset, 200
+    )
     short = "in21k" if config.backbone == IN21K else "in1k"
     assert name.split("/")[1] == f"{config.dataset}-{config.protocol.lower().replace(' ', '')}-{short}"
     assert notes == []

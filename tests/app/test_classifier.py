@@ -114,7 +114,7 @@ def test_extending_equals_having_seen_all_images_in_the_first_place(tmp_path: Pa
 
 
 def whole_set(images: list[np.ndarray]):  # type: ignore[no-untyped-def]
-    from ease.streams.intake.sources import as_image_set
+    from ease.streams.intake import as_image_set
 
     return as_image_set(images)
 

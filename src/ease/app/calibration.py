@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ease.errors import EaseError
 from ease.streams.images import ImageSet, chosen_by_content
-from ease.streams.intake.sources import FEWEST
+from ease.streams.intake.checks import FEW_IMAGES
 
 HELD_OUT = 0.1
 """The share of a class that is not learned from."""
@@ -49,7 +49,7 @@ _ABOVE = float(np.nextafter(np.float32(0.5), np.float32(1)))
 
 
 def hold_out(images: ImageSet) -> tuple[ImageSet, ImageSet]:
-    """(to learn from, held out): a tenth of each class, at least one image; none of a class with under `FEWEST`.
+    """(to learn from, held out): a tenth of each class, at least one image; none of a class with under `FEW_IMAGES`.
 
     Chosen by content, so that neither names nor the order of files matter, and equal files are on the same side. An
     image that is in two classes is learned from: what it really shows is not known.
@@ -60,7 +60,7 @@ def hold_out(images: ImageSet) -> tuple[ImageSet, ImageSet]:
         classes_of.setdefault(digest, set()).add(label)
     held: set[str] = set()
     for label, count in Counter(images.labels.tolist()).items():
-        if count >= FEWEST:
+        if count >= FEW_IMAGES:
             own = [digest for digest, labels in classes_of.items() if labels == {label}]
             held |= chosen_by_content(own, HELD_OUT)
     is_held = np.array([digest in held for digest in digests], dtype=bool)

@@ -33,7 +33,8 @@ from ease.methods import (
 from ease.progress import Progress, Quiet
 from ease.storage.model_directory import ModelDirectory
 from ease.streams import ImageSet, Task
-from ease.streams.intake.sources import Photos, as_image_set, class_name, gather, jpeg
+from ease.streams.images import jpeg_thumbnail
+from ease.streams.intake import LabelledImages, as_image_set, class_name, collect_images
 from ease.streams.stream import Augmentation
 from ease.streams.transforms import Transforms
 from ease.training.engine import Engine
@@ -324,7 +325,7 @@ class Classifier:
 
     def learn(
         self,
-        source: Path | str | Mapping[str, Sequence[Any]] | Photos,
+        source: Path | str | Mapping[str, Sequence[Any]] | LabelledImages,
         *,
         extend: bool = False,
         tune: bool = False,
@@ -335,7 +336,7 @@ class Classifier:
         """Learn the classes of a folder (one folder per class) or of a mapping from names to images.
 
         Args:
-            source: the images; what `gather` found in them is fine, too.
+            source: the images; what `collect_images` found in them is fine, too.
             extend: classes that are known already get these images too; without it they are refused.
             tune: take more time over the first images of a new model: an adapter is trained on them, and kept if
                 held-out images say that it helps. What was measured is in the answer's notes.
@@ -345,10 +346,10 @@ class Classifier:
             progress: where to show it.
         """
         with self._changing():
-            if isinstance(source, Photos):
+            if isinstance(source, LabelledImages):
                 photos = source
             else:
-                photos = gather(source, unreadable=unreadable, progress=progress)
+                photos = collect_images(source, unreadable=unreadable, progress=progress)
             known = {name: position for position, name in enumerate(self.classes)}
             again = tuple(name for name in photos.names if name in known)
             if again and not extend:
@@ -379,7 +380,7 @@ class Classifier:
             self._engine, learner.settings.model_copy(update=learner.thorough_settings)
         )
 
-    def _picture(self, photos: Photos, new: tuple[str, ...]) -> Files:
+    def _picture(self, photos: LabelledImages, new: tuple[str, ...]) -> Files:
         """A small picture of each new class, by file."""
         files: Files = {}
         for entry in self._classes:
@@ -387,7 +388,7 @@ class Classifier:
                 first = photos.images.of_classes([photos.names.index(entry["name"])]).image(0)
                 self._kept[entry["id"]] = f"thumbnails/{entry['id']:04d}"
                 files[self._kept[entry["id"]]] = {
-                    "jpeg": torch.frombuffer(bytearray(jpeg(first)), dtype=torch.uint8)
+                    "jpeg": torch.frombuffer(bytearray(jpeg_thumbnail(first)), dtype=torch.uint8)
                 }
         return files
 
@@ -398,7 +399,7 @@ class Classifier:
             return None
         return self._directory.load(self.generation, [kept]).files[kept]["jpeg"].numpy().tobytes()
 
-    def _meet(self, photos: Photos, new: tuple[str, ...]) -> tuple[ImageSet | None, ImageSet | None]:
+    def _meet(self, photos: LabelledImages, new: tuple[str, ...]) -> tuple[ImageSet | None, ImageSet | None]:
         """Learn the new classes; the images used, and those held out."""
         if not new:
             return None, None
@@ -421,7 +422,7 @@ class Classifier:
 
     def _learned(
         self,
-        photos: Photos,
+        photos: LabelledImages,
         new: tuple[str, ...],
         again: tuple[str, ...],
         learn_from: ImageSet | None,
@@ -601,7 +602,7 @@ def _settings(method: type[Learner], given: Mapping[str, Any], backbone: str) ->
     return method.Settings.model_validate(config.settings)
 
 
-def _of_classes(photos: Photos, names: Sequence[str], position: Mapping[str, int]) -> ImageSet:
+def _of_classes(photos: LabelledImages, names: Sequence[str], position: Mapping[str, int]) -> ImageSet:
     """The images of these classes, labelled by position."""
     wanted = [photos.names.index(name) for name in names]
     return photos.images.of_classes(wanted, relabel=lambda c: position[photos.names[c]])

@@ -18,7 +18,7 @@ Model = Annotated[Path, typer.Option(help="Model directory.")]
 
 
 def learn(
-    folder: Annotated[Path, typer.Argument(help="Photos, one folder per class.")],
+    folder: Annotated[Path, typer.Argument(help="LabelledImages, one folder per class.")],
     model: Annotated[Path, typer.Option(help="Model directory; a new one is made.")],
     extend: Annotated[bool, typer.Option("--extend", help="Known classes get these photos too.")] = False,
     tune: Annotated[
@@ -47,7 +47,7 @@ def learn(
     from ease.config import parse_sets
     from ease.progress import Bars
     from ease.storage.model_directory import ModelDirectory
-    from ease.streams.intake.sources import gather
+    from ease.streams.intake import collect_images
 
     bad = options.refuse_or_skip(unreadable)
     making: dict[str, Any] = {
@@ -63,9 +63,9 @@ def learn(
             name = f"--{next(iter(making)).replace('_', '-')}" if making else "--set"
             raise EaseError(f"{name} is chosen when a model is made, and {model} holds one: leave it out")
         classifier = Classifier.open(model, weights)
-        photos = gather(folder, unreadable=bad, progress=Bars())
+        photos = collect_images(folder, unreadable=bad, progress=Bars())
     else:
-        photos = gather(folder, unreadable=bad, progress=Bars())
+        photos = collect_images(folder, unreadable=bad, progress=Bars())
         # Not written yet: what fails or is interrupted before anything was learned leaves nothing behind.
         classifier = Classifier.create(
             model, weights=weights, settings=parse_sets(sets or []), write=False, **making
@@ -96,7 +96,7 @@ def _state(classifier: Any) -> str:
 
 def predict(
     images: Annotated[
-        list[Path], typer.Argument(metavar="IMAGE|FOLDER...", help="Photos, or folders of them.")
+        list[Path], typer.Argument(metavar="IMAGE|FOLDER...", help="LabelledImages, or folders of them.")
     ],
     model: Model,
     top: Annotated[int, typer.Option(min=1, help="Classes to name for each photo.")] = 5,
@@ -107,7 +107,7 @@ def predict(
 ) -> None:
     """Name what photos show, with confidences; a photo like none of the classes is called unknown."""
     from ease.app.classifier import Classifier
-    from ease.streams.intake.sources import find_images
+    from ease.streams.intake import find_images
 
     if as_json and as_csv:
         raise EaseError("--json and --csv exclude each other: choose one")

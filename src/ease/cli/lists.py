@@ -33,9 +33,11 @@ def datasets(context: typer.Context, as_json: options.Json = False) -> None:
     """List the datasets, or check one."""
     if context.invoked_subcommand is not None:
         return
-    from ease.streams.datasets import dataset_list
+    from ease.streams.datasets import dataset_faults, dataset_list
 
     listing([{"name": name, "about": about} for name, about in dataset_list().items()], as_json)
+    for line in dataset_faults().values():
+        typer.echo(f"note: {line}", err=True)
 
 
 @datasets_app.command()
@@ -49,9 +51,9 @@ def check(
 ) -> None:
     """Look for damage, duplicates and missing images; exits with 1 if the data is damaged."""
     from ease.progress import Bars
-    from ease.streams.intake.checks import check_dataset
+    from ease.streams.datasets.check import check_dataset
 
-    found = check_dataset(name, data_root, archive, Bars().bar)
+    found = check_dataset(name, data_root, archive, Bars())
     if as_json:
         print_json(found.as_json())
     else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ease.streams.intake.limits import ImageLimits
+from ease.streams.intake.limits import ArchiveLimits, ImageLimits
 
 MB = 1_000_000
 JSON_BYTES = 64 * 1024
@@ -66,6 +66,11 @@ class Limits:
     def image(self) -> ImageLimits:
         """Those of one image."""
         return ImageLimits(bytes=self.image_bytes, pixels=self.pixels, seconds=self.image_seconds)
+
+    @property
+    def archive(self) -> ArchiveLimits:
+        """The limits of an archive of images."""
+        return ArchiveLimits(self.learn_files, self.unpacked_bytes, self.image)
 
     def bytes_of(self, path: str) -> int:
         """How large a request to this path may be."""

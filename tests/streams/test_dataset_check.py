@@ -14,9 +14,10 @@ import pytest
 from PIL import Image
 
 from ease.errors import EaseError
+from ease.progress import Quiet
 from ease.streams import load_dataset
-from ease.streams.datasets.published import PUBLISHED
-from ease.streams.intake.checks import check_dataset
+from ease.streams.datasets.check import check_dataset
+from ease.streams.datasets.dataset_info import DATASET_INFO
 from tests.streams.test_benchmarks import BIRDS, put_cub_lists, put_split, small_cub
 from tests.streams.test_folder import put, put_classes, truncate
 
@@ -134,8 +135,10 @@ def test_an_archive_is_known_by_its_md5_and_never_opened(
     assert found.archive is not None
     assert found.archive.md5 in found.damage[0]
     assert "85e342a2d5f941e740193602057df7a5" in found.damage[0]
-    known = replace(PUBLISHED["cub200"], archives={"cub.zip": hashlib.md5(archive.read_bytes()).hexdigest()})
-    monkeypatch.setitem(PUBLISHED, "cub200", known)
+    known = replace(
+        DATASET_INFO["cub200"], archives={"cub.zip": hashlib.md5(archive.read_bytes()).hexdigest()}
+    )
+    monkeypatch.setitem(DATASET_INFO, "cub200", known)
     assert check_dataset("cub200", archive=archive).good
     renamed = archive.rename(tmp_path / "cub(1).zip")
     assert check_dataset("cub200", archive=renamed).good
@@ -155,17 +158,18 @@ def test_archive_and_folder_can_be_checked_together(birds: Path) -> None:
 def test_progress_counts_every_file_once(birds: Path) -> None:
     bars: list[list[int]] = []
 
-    @contextmanager
-    def bar(label: str, total: int) -> Iterator[Callable[[int], None]]:
-        bars.append([total, 0])
-        at = len(bars) - 1
+    class Counting(Quiet):
+        @contextmanager
+        def bar(self, label: str, total: int, done: int = 0) -> Iterator[Callable[[int], None]]:
+            bars.append([total, done])
+            at = len(bars) - 1
 
-        def advance(steps: int) -> None:
-            bars[at][1] += steps
+            def advance(steps: int) -> None:
+                bars[at][1] += steps
 
-        yield advance
+            yield advance
 
-    check_dataset("cub200", birds, bar=bar)
+    check_dataset("cub200", birds, progress=Counting())
     assert bars == [[15, 15]]
 
 
@@ -192,10 +196,21 @@ def test_your_own_folder_is_checked_too(tmp_path: Path) -> None:
     assert found.expected is None
     assert any("a fifth" in note for note in found.notes)
     assert any("bee/readme.txt" in note for note in found.notes)
+    assert any("fewer than 5 images (ant: 4, bee: 4)" in note for note in found.notes)
     (tmp_path / "cat").mkdir()
     assert any("cat" in line for line in check_dataset("folder", tmp_path).damage)
     with pytest.raises(EaseError, match="no class folder"):
         check_dataset("folder", tmp_path / "cat")
+
+
+def test_names_that_learning_would_refuse_and_uneven_classes_are_reported_for_your_own_folder(
+    tmp_path: Path,
+) -> None:
+    put_classes(tmp_path, {"ant": 51, "bee": 5, "x" * 101: 5})
+    found = check_dataset("folder", tmp_path)
+    assert found.good
+    assert any("101 characters" in line for line in found.warnings)
+    assert any("'ant' has 51 images, 'bee' 5" in note for note in found.notes)
 
 
 def test_class_folders_of_cifar_are_a_subset_and_its_altered_files_are_damage(tmp_path: Path) -> None:
