@@ -25,7 +25,7 @@ $(READY): pyproject.toml src/ease/__init__.py
 demo: $(READY) ## run strata, ease, simplecil and finetune on 60 glyphs: a table, a plot, a report
 	@rm -rf $(DEMO)
 	@for method in $(METHODS); do \
-	  $(BIN)/ease run --dataset glyphs --protocol "B0 Inc6" --method $$method --preset small --out $(DEMO)/$$method > /dev/null || exit $$?; \
+	  $(BIN)/ease run --dataset glyphs --protocol "B0 Inc6" --method $$method --preset few-images --out $(DEMO)/$$method > /dev/null || exit $$?; \
 	done
 	@$(BIN)/ease report $(foreach method,$(METHODS),$(DEMO)/$(method)) --out $(DEMO)/comparison
 

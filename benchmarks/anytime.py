@@ -26,7 +26,7 @@ from ease.experiments.metrics import score_stage
 from ease.experiments.predictor import Predictor
 from ease.experiments.run import Folder, make_tasks, resume_run, start_run
 from ease.methods import open_model, restore_learner
-from ease.methods.ease.method import Ease
+from ease.methods.ease import Ease
 from ease.progress import Bars
 from ease.reporting.figures import save
 from ease.storage.files import make_folder, read_json, write_atomic, write_json
@@ -48,7 +48,7 @@ def options() -> argparse.Namespace:
         parser.add_argument(f"--{name}")
     for name in ("input-size", "limit-per-class", "limit-test", "seed"):
         parser.add_argument(f"--{name}", type=int)
-    parser.add_argument("--preset", default="small")
+    parser.add_argument("--preset", default="few-images")
     parser.add_argument("--set", dest="sets", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument(
         "--run", type=Path, default=Path("runs/anytime"), help="the run; made if it is not there"

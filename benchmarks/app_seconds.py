@@ -27,7 +27,7 @@ from benchmarks.speed import chosen
 from ease.backbone.zoo import EMBEDDED
 from ease.errors import EaseError
 from ease.storage.files import make_folder, write_atomic
-from ease.streams.intake.sources import find_images
+from ease.streams.intake import find_images
 
 CLASSES, PHOTOS, TASKS = 10, 30, 10
 SHORT = {"epochs": 1, "adapt": "always"}

@@ -22,7 +22,7 @@ from benchmarks.naive import NaiveEase, Recipe, Subspace
 from ease.backbone import Backbone
 from ease.backbone.zoo import load_backbone
 from ease.errors import EaseError
-from ease.methods.ease.method import Ease, EaseSettings
+from ease.methods.ease import Ease, EaseSettings
 from ease.streams import Dataset, ImageSet, Stream
 from ease.streams.datasets import load_dataset
 from ease.streams.protocol import make_stream

@@ -21,7 +21,7 @@ from ease.config import resolve
 from ease.experiments.run import make_tasks
 from ease.heads import class_means
 from ease.heads.complement import Synthesis, complete, linear_map, nearest_images, semantic, transported
-from ease.methods.ease.method import Ease
+from ease.methods.ease import Ease
 from ease.streams.transforms import Transforms
 from ease.training.engine import Engine
 
@@ -41,7 +41,7 @@ def main() -> None:
     parser.add_argument("--weights")
     parser.add_argument("--input-size", type=int)
     parser.add_argument("--limit", type=int, dest="limit_per_class", help="images per class")
-    config, _ = resolve(vars(parser.parse_args()), preset="small")
+    config, _ = resolve(vars(parser.parse_args()), preset="few-images")
     backbone = load_backbone(config.backbone, weights=config.weights, input_size=config.input_size)
     stream, _ = make_tasks(config)
     engine = Engine(

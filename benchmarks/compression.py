@@ -1,13 +1,12 @@
 """What a learned model loses when it is made smaller: bytes, passes and accuracy of each way, in one table.
 
-Trains EASE on glyphs B0 Inc6 with preset `small` on the embedded ViT once (about four minutes), or takes finished runs
-of `ease run`, which stay as they are, of a method that can be compacted: `ease` or `strata`. Every way that the method
-has is applied to the model after its last task and scored on its test images.
+Trains EASE on glyphs B0 Inc6 with preset `few-images` on the embedded ViT once (about four minutes), or takes finished
+runs of `ease run`, which stay as they are, of a method that can be compacted: `ease` or `strata`. Every way that the
+method has is applied to the model after its last task and scored on its test images.
 Features are kept in the output folder, so that a command that was interrupted goes on where it was. With several runs
 the figures are means; the change of accuracy is in points.
 
-`drop` keeps the oldest subspaces; the row below it keeps the first and the newest. `merge` averages what adapters add,
-so that two of rank 64 become one of rank 128; the row below it averages their weights, which halves the bytes.
+`drop` keeps the oldest subspaces; the row below it keeps the first and the newest.
 
     python benchmarks/compression.py --out runs/compression
     python benchmarks/compression.py --run runs/demo/ease --out runs/compression
@@ -24,21 +23,21 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from ease.app.compact import Compaction, Size, compacted, size_of
 from ease.config import RunConfig, resolve, validated
 from ease.experiments.metrics import score_stage
 from ease.experiments.predictor import Predictor
 from ease.experiments.run import Folder, make_tasks, start_run
+from ease.heads.prototypes import PTM
 from ease.methods import Compactable, Learner, open_model
-from ease.methods.ease.compaction import most_alike, regroup
-from ease.methods.ease.method import PTM, Ease
+from ease.methods.ease import Ease
+from ease.methods.ease.compaction import keeping
 from ease.progress import Bars
 from ease.storage.files import read_json, write_atomic, write_json
 from ease.streams import Stream
 from ease.training.features import FeatureStore
-from ease.tuning import Adapter, build_tuning
+from ease.tuning import Adapter
 
 Way = Callable[[Any], Learner]
 
@@ -64,11 +63,9 @@ def ways(learner: Learner) -> Iterator[tuple[str, Way]]:
 def fewer_passes(passes: int) -> Iterator[tuple[str, Way]]:
     """Rows of a method that can lose subspaces."""
     for most in dict.fromkeys(max(1, passes // part) for part in (2, 4)):
-        yield f"drop to {most}", asked(None, None, most, "drop")
+        yield f"drop to {most}", asked(None, None, most)
         yield f"  newest {most}", lambda learner, most=most: newest(learner, most)
-        yield f"merge to {most}", asked(None, None, most, "merge")
-        yield f"  weights averaged {most}", lambda learner, most=most: by_weights(learner, most)
-        yield f"drop to {most}, int8", asked("int8", None, most, "drop")
+        yield f"drop to {most}, int8", asked("int8", None, most)
 
 
 def learned(learner: Ease) -> list[int]:
@@ -76,28 +73,10 @@ def learned(learner: Ease) -> list[int]:
     return [column for column in learner.columns() if column != PTM]
 
 
-def chosen(learner: Ease, stay: list[int]) -> Ease:
-    """Only these subspaces."""
-    return regroup(learner, [[subspace] for subspace in stay])
-
-
 def newest(learner: Ease, most: int) -> Ease:
     """The first, where every class has a real prototype, and the last ones."""
     first, *others = learned(learner)
-    return chosen(learner, [first, *others[len(others) - (most - 1) :]])
-
-
-def by_weights(learner: Ease, most: int) -> Ease:
-    """Merged with the mean of the adapters' weights in place of the mean of what they add."""
-
-    def mean(adapters: list[Adapter]) -> Adapter:
-        states = [adapter.state_dict() for adapter in adapters]
-        one = build_tuning("adapter", learner.backbone.shape, adapters[0].config())
-        one.load_state_dict({name: torch.stack([s[name] for s in states]).mean(dim=0) for name in states[0]})
-        assert isinstance(one, Adapter)
-        return one
-
-    return regroup(learner, most_alike(learner, most), mean)
+    return keeping(learner, [first, *others[len(others) - (most - 1) :]])
 
 
 def measure(run: Path, store: FeatureStore, limit_test: int | None) -> dict[str, Size]:
@@ -172,7 +151,7 @@ def main() -> None:
 def trained(folder: Path) -> Path:
     """A run to measure on."""
     wish = {"dataset": "glyphs", "protocol": "B0 Inc6", "method": "ease"}
-    config, notes = resolve(wish, preset="small")
+    config, notes = resolve(wish, preset="few-images")
     start_run(config, folder, notes, Bars())
     return folder
 

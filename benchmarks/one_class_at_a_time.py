@@ -26,7 +26,7 @@ from benchmarks.clock import cpu_timed
 from ease import Classifier
 from ease.storage.files import make_folder, write_atomic
 from ease.storage.model_directory import ModelDirectory
-from ease.streams.intake.sources import find_images
+from ease.streams.intake import find_images
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from ease.config import RunConfig
 from ease.experiments.plans.paper import Square, exhibits, squares
 from ease.methods import find_method
-from ease.streams.datasets.published import PUBLISHED
-from ease.streams.protocol import split
+from ease.streams.datasets.dataset_info import DATASET_INFO
+from ease.streams.protocol import task_sizes
 
 TRAINING = 3
 """Forward passes that one training pass costs: forwards, and twice that backwards."""
@@ -24,9 +24,9 @@ TRAINING = 3
 
 def passes(config: RunConfig, trained: bool = True) -> tuple[float, float]:
     """Training passes and forward passes of one run, as the formulas in docs/methods say."""
-    data = PUBLISHED[config.dataset]
+    data = DATASET_INFO[config.dataset]
     classes = min(config.limit_classes or data.classes, data.classes)
-    tasks = split(config.protocol, classes)
+    tasks = task_sizes(config.protocol, classes)
     train, test = data.train / data.classes, data.test / data.classes
     stages, seen = range(1, len(tasks) + 1), [sum(tasks[:b]) for b in range(1, len(tasks) + 1)]
     epochs, method = config.settings.get("epochs", 0), config.method

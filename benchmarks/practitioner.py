@@ -39,7 +39,7 @@ from ease.backbone.zoo import load_backbone
 from ease.errors import EaseError
 from ease.experiments.run import versions
 from ease.storage.files import make_folder, write_atomic
-from ease.streams.intake.sources import as_image_set, find_images
+from ease.streams.intake import as_image_set, find_images
 from ease.streams.transforms import Transforms
 from ease.training.engine import Engine
 

@@ -18,7 +18,7 @@ from benchmarks.naive import NaiveEase
 from benchmarks.runs import Taught, race
 from benchmarks.table import Row, best
 from ease.errors import EaseError
-from ease.methods.ease.method import Ease
+from ease.methods.ease import Ease
 from ease.progress import Progress
 from ease.streams import Stream
 from ease.tuning import Adapter

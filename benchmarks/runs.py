@@ -16,7 +16,7 @@ from ease.backbone import Tuning
 from ease.experiments.predictor import Predictor
 from ease.methods import class_fields, save_model
 from ease.methods._tuned_head import TunedHead
-from ease.methods.ease.method import Ease
+from ease.methods.ease import Ease
 from ease.progress import Progress
 from ease.storage.model_directory import ModelDirectory
 from ease.streams import Task

@@ -2,7 +2,7 @@
 
 A quarter of the training images is held out, class means and scatter are made of the rest, and both are rounded in each
 form; test images are not looked at. `scatter` and `correlation` round the matrix itself, `factor` its triangular factor
-(`ease.methods._stored_scatter`; `plain` without the square roots). The last rows learn one class at a time and round
+(`ease.heads.stored_scatter`; `plain` without the square roots). The last rows learn one class at a time and round
 after each. Columns: the largest and the root mean square change of a score, which is a cosine; the accuracy; and how
 many of the held-out images get another class.
 
@@ -22,8 +22,8 @@ import torch
 from torch import Tensor
 
 from ease.backbone import Layers, load_backbone
+from ease.heads.stored_scatter import scatter_of, scatter_tensors
 from ease.heads.whitened import WhitenedHead, factored_scatter
-from ease.methods._stored_scatter import scatter_of, scatter_tensors
 from ease.progress import Bars
 from ease.storage.precision import Packed
 from ease.streams.datasets import load_dataset

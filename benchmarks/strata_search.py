@@ -33,12 +33,12 @@ from torch import Tensor
 from benchmarks.strata_heads import ALL, Features, Idea, Stage, stages
 from ease.backbone import Layers, Tuning, load_backbone
 from ease.heads import CosineHead
-from ease.methods._tuned_head import TunedHead, tuned_for
+from ease.methods._tuned_head import TunedHead, train_tuning
 from ease.methods.strata import StrataSettings
 from ease.storage.files import make_folder, read_tensors, write_atomic, write_json, write_tensors
 from ease.streams import Dataset, ImageSet, Task
 from ease.streams.datasets import load_dataset
-from ease.streams.protocol import class_order, split
+from ease.streams.protocol import class_order, task_sizes
 from ease.streams.transforms import Transforms
 from ease.training.engine import Engine
 from ease.training.randomness import generator, permutation, uniforms
@@ -211,6 +211,15 @@ SLOW = {
 """Left out where training takes long: with DeiT at these input sizes."""
 
 
+@torch.no_grad()
+def start_as(head: CosineHead, means: Tensor) -> None:
+    """Let the rows of a head start as the centred class means [classes, d], each as long as it was drawn."""
+    rows = F.normalize(means, dim=-1)
+    if len(rows) > 1:
+        rows = F.normalize(rows - rows.mean(dim=0), dim=-1)
+    head.weight.copy_(rows.to(head.weight) * head.weight.norm(dim=-1, keepdim=True))
+
+
 class World:
     """A place with its images, its backbone and what has been computed for it."""
 
@@ -238,7 +247,7 @@ class World:
     def sizes(self, first: int | None = None) -> list[int]:
         """Of the tasks; the first one may have another size."""
         protocol = self.place.protocol if first is None else self.place.protocol.replace("B0", f"B{first}")
-        return split(protocol, self.classes)
+        return task_sizes(protocol, self.classes)
 
     def labels(self, seed: int) -> Ints:
         """[N] positions in the class order."""
@@ -301,11 +310,11 @@ class World:
             head = CosineHead(backbone.dim, classes, settings.sigma, draw)
             if recipe.means:
                 features, labels = tokens(), torch.from_numpy(images.labels)
-                head.start_as(torch.stack([features[labels == c].mean(dim=0) for c in range(classes)]))
+                start_as(head, torch.stack([features[labels == c].mean(dim=0) for c in range(classes)]))
             return TunedHead(backbone, tuning, head)
 
         if not recipe.margin:
-            return tuned_for(engine, new, task, settings).freeze()
+            return train_tuning(engine, new, task, settings).freeze()
         module = new()
 
         def with_margin(logits: Tensor, labels: Tensor) -> Tensor:

@@ -171,7 +171,7 @@ class Judged:
 
 def _new(method: str, engine: Engine, backbone: str) -> Learner:
     """With the settings of the app."""
-    preset = "small" if backbone == EMBEDDED and method == "ease" else None
+    preset = "few-images" if backbone == EMBEDDED and method == "ease" else None
     config, _ = resolve({"method": method}, preset=preset)
     learner_type = find_method(method)
     return learner_type(engine, learner_type.Settings.model_validate(config.settings))

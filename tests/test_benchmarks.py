@@ -22,7 +22,7 @@ from benchmarks.speed import main
 from benchmarks.table import exponent
 from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
 
-from ease.methods.ease.method import Ease
+from ease.methods.ease import Ease
 from ease.progress import Quiet
 
 DEIT = "deit_tiny_patch16_224"

@@ -100,7 +100,7 @@ def test_rows_of_presets_are_listed_when_asked_for() -> None:
     assert row in [found["name"] for found in json.loads(ease("presets", "--json").stdout)]
     (found,) = [r for r in json.loads(ease("presets", "released", "--json").stdout) if r["name"] == row]
     assert (found["dataset"], found["protocol"]) == ("cifar100", "B0 Inc5")
-    assert "small" in ease("presets", "small").stdout
+    assert "few-images" in ease("presets", "few-images").stdout
     assert "did you mean 'released'?" in refused(ease("presets", "relesed"))
 
 

@@ -11,7 +11,7 @@ from ease.errors import EaseError
 from ease.methods import methods
 from ease.presets import preset_list, preset_rows
 from ease.streams.datasets import dataset_list
-from ease.streams.protocol import split
+from ease.streams.protocol import task_sizes
 
 IN21K = "vit_base_patch16_224.augreg_in21k"
 IN1K = "vit_base_patch16_224.augreg_in21k_ft_in1k"
@@ -81,7 +81,9 @@ def test_every_named_row_is_a_run_by_itself(name: str) -> None:
     assert config.preset == name
     assert config.dataset in dataset_list()
     assert config.backbone in (IN21K, IN1K)
-    assert sum(split(config.protocol, CLASSES.get(config.dataset, 200))) == CLASSES.get(config.dataset, 200)
+    assert sum(task_sizes(config.protocol, CLASSES.get(config.dataset, 200))) == CLASSES.get(
+        config.dataset, 200
+    )
     short = "in21k" if config.backbone == IN21K else "in1k"
     assert name.split("/")[1] == f"{config.dataset}-{config.protocol.lower().replace(' ', '')}-{short}"
     assert notes == []
@@ -96,7 +98,7 @@ def test_the_rows_are_those_of_the_released_configs_and_of_the_exhibits() -> Non
     assert len([name for name in paper if name.endswith("-in21k")]) == 17
     assert len([name for name in paper if name.endswith("-in1k")]) == 6
     assert {"imagenet-r-b0inc5-in21k", "imagenet-a-b100inc50-in21k", "cifar100-b0inc20-in1k"} <= set(paper)
-    assert preset_rows("small") == {}
+    assert preset_rows("few-images") == {}
 
 
 @pytest.mark.parametrize(

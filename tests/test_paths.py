@@ -167,7 +167,11 @@ def test_predict_does_not_pass_over_a_folder_it_cannot_list(
     assert "closed: permission denied" in refused(ease("predict", tmp_path, "--model", "model"))
     monkeypatch.undo()
     (tmp_path / "linked").symlink_to(place / "photos")
-    assert "is a link to a folder" in refused(ease("predict", tmp_path, "--model", "model"))
+    assert len(ease("predict", tmp_path, "--model", "model").stdout.splitlines()) == 12
+    (tmp_path / "gone").symlink_to("nowhere")
+    assert "leads to 'nowhere', which does not exist" in refused(
+        ease("predict", tmp_path, "--model", "model")
+    )
 
 
 def test_what_nobody_foresaw_is_one_line_too(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 from ease.documents import parse_yaml, shortened
 from ease.errors import EaseError, unknown
 from ease.filesystem import exists, read_text, shown
-from ease.methods import faults, find_method
+from ease.methods import current_settings, faults, find_method
 from ease.presets import preset_place, preset_values
 from ease.streams.protocol import canonical
 
@@ -61,6 +61,12 @@ class RunConfig(BaseModel):
     )
     preset: str | None = None
     settings: dict[str, Any] = Field(default_factory=dict)
+
+    @field_validator("settings")
+    @classmethod
+    def _of_this_version(cls, settings: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+        """Drop settings that only earlier versions had; see `current_settings`."""
+        return current_settings(str(info.data.get("method")), settings)[0]
 
 
 def resolve(

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from ease.app.calibration import (
-    FEWEST,
+    FEW_IMAGES,
     TEMPERATURES,
     Calibration,
     auroc,
@@ -371,7 +371,7 @@ def test_holding_out_depends_on_content_alone(counts: list[int], seed: int, copi
     assert {label for label, _ in content(first[0])} == set(range(len(counts)))
     sizes = np.bincount(first[1].labels, minlength=len(counts))
     for label, count in enumerate(counts):
-        assert (sizes[label] == 0) == (count * copies < FEWEST or count == 1)
+        assert (sizes[label] == 0) == (count * copies < FEW_IMAGES or count == 1)
 
 
 def test_equal_images_are_on_the_same_side_across_classes_too() -> None:

@@ -16,7 +16,7 @@ from PIL import Image
 
 from ease import Classifier
 from ease.errors import EaseError
-from ease.methods.ease.method import Ease
+from ease.methods.ease import Ease
 from ease.methods.strata import Strata
 from ease.storage.model_directory import ModelDirectory
 from tests.app.conftest import EASE, QUICK, Digits, write_folder
@@ -114,7 +114,7 @@ def test_extending_equals_having_seen_all_images_in_the_first_place(tmp_path: Pa
 
 
 def whole_set(images: list[np.ndarray]):  # type: ignore[no-untyped-def]
-    from ease.streams.intake.sources import as_image_set
+    from ease.streams.intake import as_image_set
 
     return as_image_set(images)
 

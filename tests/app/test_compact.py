@@ -17,9 +17,10 @@ from ease import Classifier
 from ease.app.archive import pack, unpack
 from ease.app.compact import Compacted, Compaction, compact, compacted
 from ease.errors import EaseError
+from ease.heads.prototypes import PTM
 from ease.methods import find_method
-from ease.methods.ease.compaction import fewer, regroup
-from ease.methods.ease.method import PTM, Ease, EaseSettings
+from ease.methods.ease import Ease, EaseSettings
+from ease.methods.ease.compaction import with_fewer_subspaces
 from ease.storage import files as durable
 from ease.storage.model_directory import ModelDirectory
 from ease.streams import Dataset, Stream
@@ -175,8 +176,6 @@ def test_other_tunings_are_narrowed_but_have_no_rank_to_lose(engine: Engine, str
         assert torch.allclose(found, learner.logits(pixels), atol=3e-2)
         with pytest.raises(EaseError, match=f"this model has '{kind}'"):
             compacted(learner, Compaction(energy=0.9))
-        with pytest.raises(EaseError, match="only adapters"):
-            compacted(learner, Compaction(max_subspaces=1, how="merge"))
 
 
 # --- fewer subspaces ------------------------------------------------------------------------------
@@ -190,14 +189,13 @@ def learned(engine: Engine, stream: Stream, **settings: Any) -> Ease:
     return learner
 
 
-@pytest.mark.parametrize("how", ["drop", "merge"])
 @pytest.mark.parametrize("most", [1, 2])
 def test_so_many_passes_are_left_and_no_class_is_lost(
-    model: Path, shown: list[np.ndarray], digits: Digits, how: str, most: int
+    model: Path, shown: list[np.ndarray], digits: Digits, most: int
 ) -> None:
     before = Classifier.open(model)
     wanted, old = before.logits(shown), before.generation
-    done = squeeze(model, max_subspaces=most, how=how)
+    done = squeeze(model, max_subspaces=most)
     assert (done.before.passes, done.after.passes, done.after.subspaces) == (4, most, most)
     classifier = Classifier.open(model)
     assert ModelDirectory(model).manifest()["passes_per_image"] == most
@@ -222,7 +220,7 @@ def test_so_many_passes_are_left_and_no_class_is_lost(
 def test_the_oldest_stay_because_most_classes_are_real_there(model: Path) -> None:
     learner = learner_of(Classifier.open(model))
     for most in (1, 3):
-        left = fewer(learner, most, "drop")
+        left = with_fewer_subspaces(learner, most)
         assert left.tunings == learner.tunings[:most]
         assert left.bank.own[:most] == learner.bank.own[:most]
         assert all(own in range(1, most + 1) for own in left.bank.own)
@@ -233,24 +231,19 @@ def test_the_oldest_stay_because_most_classes_are_real_there(model: Path) -> Non
 
 
 @pytest.mark.parametrize("synthesis", ["pps", "pis"])
-@pytest.mark.parametrize("how", ["drop", "merge"])
 def test_every_synthesis_and_the_ptm_among_the_subspaces(
-    synthesis: str, how: str, engine: Engine, six_digits: Dataset
+    synthesis: str, engine: Engine, six_digits: Dataset
 ) -> None:
     # One class, which only the PTM can serve; three with a subspace; two with another.
     stream = make_stream(six_digits, "B1 Inc3")
     learner = learned(engine, stream, synthesis=synthesis)
     assert learner.columns() == [PTM, 1, 2]
-    left = fewer(learner, 2, how)
+    left = with_fewer_subspaces(learner, 2)
     assert left.columns() == [PTM, 1]
     logits = left.logits(engine.pixels(stream.tasks[0].test))
     assert logits.shape == (8, 6)
     assert logits.isfinite().all()
-    if how == "merge":
-        with pytest.raises(EaseError, match="merges with no adapter"):
-            fewer(learner, 1, how)
-    else:
-        assert fewer(learner, 1, how).columns() == [PTM]
+    assert with_fewer_subspaces(learner, 1).columns() == [PTM]
 
 
 def test_a_subspace_that_no_class_uses_goes_in_any_case(model: Path, shown: list[np.ndarray]) -> None:
@@ -264,24 +257,10 @@ def test_a_subspace_that_no_class_uses_goes_in_any_case(model: Path, shown: list
     assert torch.equal(Classifier.open(model).logits(shown), wanted)
 
 
-def test_merging_a_subspace_with_itself_changes_nothing(engine: Engine, stream: Stream) -> None:
-    learner = learned(engine, stream)
-    bank = learner.bank
-    double = learner.remade(bank, [(learner.tunings[0], learner.packed[0])] * 3, {})
-    for task in range(3):
-        for s in range(1, task + 2):
-            bank.cells[task, s] = bank.cells[task, 1].clone()
-    merged = regroup(double, [[1, 2], [3]])
-    pixels = engine.pixels(stream.tasks[2].test)
-    assert torch.allclose(merged.logits(pixels)[:, 4:], double.logits(pixels)[:, 4:], atol=1e-5)
-
-
-def test_merging_is_refused_where_prototypes_are_missing(engine: Engine, stream: Stream) -> None:
+def test_subspaces_can_be_dropped_where_prototypes_are_missing(engine: Engine, stream: Stream) -> None:
     for settings in ({"complement": "none"}, {"diagonal": True}):
         learner = learned(engine, stream, **settings)
-        with pytest.raises(EaseError, match="does without"):
-            fewer(learner, 2, "merge")
-        assert fewer(learner, 2, "drop").passes_per_image() == 2
+        assert with_fewer_subspaces(learner, 2).passes_per_image() == 2
 
 
 # --- the directory --------------------------------------------------------------------------------
@@ -415,8 +394,6 @@ def test_the_command_says_what_it_costs(ease: Any, model: Path, digits: Digits, 
         (["--storage", "int4"], "did you mean 'int8'"),
         (["--energy", "0"], "is no share to keep"),
         (["--energy", "1.5"], "is no share to keep"),
-        (["--max-subspaces", "2", "--how", "melt"], "unknown way to lose subspaces"),
-        (["--how", "merge"], "how many may stay"),
         (["--storage", "int8", "--check", "nowhere"], "does not exist"),
     ],
 )

@@ -34,12 +34,18 @@ from PIL import Image
 
 from ease import Classifier
 from ease.app.server.api import make_app
-from ease.app.server.guard import Limits, RefusalError, is_loopback, without_paths
-from ease.app.server.uploads import Upload, arranged, placed, unpack
+from ease.app.server.guard import Limits, is_loopback, without_paths
 from ease.errors import EaseError
 from ease.storage.model_directory import ModelDirectory
-from ease.streams.intake.decode import WHOLE_PIXELS
+from ease.streams.intake.decode import LARGE_IMAGE_PIXELS
 from ease.streams.intake.limits import ImageLimits
+from ease.streams.intake.sources import (
+    NamedFile,
+    from_archive,
+    from_uploads,
+    move_to_class_folders,
+    unpack_images,
+)
 from tests.app.serving import (
     ENDLESS,
     GOOD,
@@ -387,8 +393,8 @@ def test_an_archive_that_lies_about_its_size_is_stopped(tmp_path: Path) -> None:
     at = content.rindex(b"PK\x01\x02") + 24
     content[at : at + 4] = struct.pack("<I", 1000)
     (tmp_path / "a.zip").write_bytes(content)
-    with pytest.raises(RefusalError):
-        unpack(tmp_path / "a.zip", tmp_path, ROOM)
+    with pytest.raises(EaseError):
+        unpack_images(tmp_path / "a.zip", tmp_path, ROOM.archive)
     assert sum(path.stat().st_size for path in tmp_path.glob("z*")) <= ROOM.unpacked_bytes
 
 
@@ -402,8 +408,8 @@ def test_an_archive_that_lies_about_its_size_is_stopped(tmp_path: Path) -> None:
         ([("image", ("a.png", GOOD))], {}, "no class folder"),
         ([("image", ("a.png", GOOD))], {"name": "x" * 5000}, "longer than"),
         ([("image", ("a.png", GOOD))], {"name": ".."}, ".."),
-        ([("image", ("../a.png", GOOD))], {}, "no name for an image"),
-        ([("image", ("cat/a.exe", GOOD))], {}, "no image"),
+        ([("image", ("../a.png", GOOD))], {}, "not a name for an image"),
+        ([("image", ("cat/a.exe", GOOD))], {}, "not an image"),
         (
             [("archive", ("a.zip", zipped({"cat/a.png": GOOD}))), ("image", ("cat/a.png", GOOD))],
             {},
@@ -503,9 +509,9 @@ def test_whatever_members_are_called_nothing_leaves_the_folder(names: list[str])
         inside.mkdir(parents=True)
         (inside / "a.zip").write_bytes(zipped(dict.fromkeys(names, GOOD)))
         try:
-            classes = arranged(unpack(inside / "a.zip", inside, ROOM), "some")
-            found = placed(classes, inside / "images")
-        except (RefusalError, EaseError):
+            classes = from_archive(inside / "a.zip", inside, ROOM.archive, "some")
+            found = move_to_class_folders(classes, inside / "images")
+        except EaseError:
             return
         finally:
             everything = [p for p in Path(root).rglob("*") if p.is_file()]
@@ -519,8 +525,8 @@ def test_names_that_look_alike_keep_apart(tmp_path: Path) -> None:
     uploads = []
     for i, name in enumerate(("a?/x.png", "a*/x.png", "a*/X.png", "a*/deep/x.png")):
         (tmp_path / str(i)).write_bytes(GOOD)
-        uploads.append(Upload("image", name, tmp_path / str(i)))
-    found = placed(arranged(uploads), tmp_path / "images")
+        uploads.append(NamedFile(name, tmp_path / str(i)))
+    found = move_to_class_folders(from_uploads(uploads), tmp_path / "images")
     assert found == {"a?": ["a_/x"], "a*": ["a_ (2)/x", "a_ (2)/X (2)", "a_ (2)/x (3)"]}
 
 
@@ -770,7 +776,7 @@ def test_the_limits_are_documented_as_they_are() -> None:
     }
     assert told == {name: float(value) for name, value in Limits().model_dump().items()}
     image = ImageLimits()
-    for value in (image.side, image.pixels, image.aspect, image.scans, WHOLE_PIXELS):
+    for value in (image.side, image.pixels, image.aspect, image.scans, LARGE_IMAGE_PIXELS):
         assert f"{value:,} " in text
 
 

@@ -18,11 +18,11 @@ import numpy as np
 import pytest
 from PIL import Image, ImageFile
 
-from ease.app.server import api, uploads
+from ease.app.server import api
 from ease.app.server.api import make_app
 from ease.app.server.limits import Limits
-from ease.app.server.uploads import CHUNK, unpack
-from ease.streams.intake.limits import TooLargeError
+from ease.streams.intake import TooLargeError
+from ease.streams.intake.sources.archive import CHUNK, unpack_images
 from tests.app.serving import GOOD, ROOM, World, png, sentence, serving, state_of, zipped
 
 Pictures = dict[str, list[np.ndarray]]
@@ -178,15 +178,15 @@ def test_images_to_learn_from_are_not_checked_once_the_client_has_left(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun, checked = threading.Event(), []
-    check = uploads.check_image
+    check = api.check_upload
 
-    def slowly(upload: Any, *rest: Any) -> None:
-        checked.append(upload.name)
+    def slowly(path: Path, name: str, *rest: Any, **named: Any) -> None:
+        checked.append(name)
         begun.set()
         threading.Event().wait(0.1)
-        check(upload, *rest)
+        check(path, name, *rest, **named)
 
-    monkeypatch.setattr(api, "check_image", slowly)
+    monkeypatch.setattr(api, "check_upload", slowly)
     with serving(model) as world:
         body = form([(f"cat/{i}.png", GOOD) for i in range(40)])
         sent = abandoned(make_app(world.service), "/learn", body, lambda: asyncio.to_thread(begun.wait, 10))
@@ -226,7 +226,7 @@ def test_a_prediction_does_not_wait_for_the_large_images_of_others(
         return decode(content, name, *rest)
 
     monkeypatch.setattr(api, "decode", slowly)
-    monkeypatch.setattr(api, "WHOLE_PIXELS", 1000)
+    monkeypatch.setattr(api, "LARGE_IMAGE_PIXELS", 1000)
 
     async def ask(app: Any) -> tuple[int, list[int]]:
         transport = httpx.ASGITransport(app)
@@ -248,7 +248,7 @@ def test_a_prediction_does_not_wait_for_the_large_images_of_others(
 
 # --- archives -------------------------------------------------------------------------------------
 
-SMALL = Limits(image_bytes=300_000, unpacked_bytes=500_000)
+SMALL = Limits(image_bytes=300_000, unpacked_bytes=500_000).archive
 
 
 def written(folder: Path) -> int:
@@ -258,7 +258,7 @@ def written(folder: Path) -> int:
 def test_a_member_that_is_too_large_is_not_unpacked(tmp_path: Path) -> None:
     (tmp_path / "a.zip").write_bytes(zipped({"cat/a.png": GOOD, "cat/b.png": bytes(300_001)}))
     with pytest.raises(TooLargeError, match=r"cat/b\.png"):
-        unpack(tmp_path / "a.zip", tmp_path, SMALL)
+        unpack_images(tmp_path / "a.zip", tmp_path, SMALL)
     assert written(tmp_path) == len(GOOD)
 
 
@@ -268,8 +268,8 @@ def test_a_member_that_is_larger_than_it_says_is_unpacked_up_to_the_limit(tmp_pa
     content[entry + 24 : entry + 28] = struct.pack("<I", 290_000)
     (tmp_path / "a.zip").write_bytes(content)
     with pytest.raises(Exception, match=r"damaged|more than"):
-        unpack(tmp_path / "a.zip", tmp_path, SMALL)
-    assert written(tmp_path) <= SMALL.image_bytes
+        unpack_images(tmp_path / "a.zip", tmp_path, SMALL)
+    assert written(tmp_path) <= SMALL.image.bytes
 
 
 def test_members_are_unpacked_a_piece_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -283,7 +283,7 @@ def test_members_are_unpacked_a_piece_at_a_time(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(zipfile.ZipExtFile, "read", counted)
     members = {f"cat/{i}.png": bytes(100 * i) for i in range(1, 4)}
     (tmp_path / "a.zip").write_bytes(zipped(members))
-    found = unpack(tmp_path / "a.zip", tmp_path, SMALL)
+    found = unpack_images(tmp_path / "a.zip", tmp_path, SMALL)
     assert [upload.path.stat().st_size for upload in found] == [100, 200, 300]
     assert set(asked) == {CHUNK}
 

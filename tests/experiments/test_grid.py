@@ -18,7 +18,7 @@ from ease.errors import EaseError
 from ease.experiments import grid as grid_module
 from ease.experiments.grid import Cell, Grid
 from ease.experiments.run import start_run
-from ease.methods.simplecil import SimpleCIL
+from ease.methods.simplecil import SimpleCil
 from ease.storage.lock import WriterLock
 
 QUICK = {"dataset": "digits", "protocol": "B0 Inc5", "limit_per_class": 6, "input_size": 16}
@@ -64,29 +64,29 @@ def test_cells_that_differ_in_anything_have_different_names() -> None:
 def test_a_setting_that_a_later_version_adds_leaves_finished_cells_where_they_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Later(SimpleCIL.Settings):
+    class Later(SimpleCil.Settings):
         novelty: int = 3
 
     old = cell("simplecil")
     grid = Grid(tmp_path)
     grid.run([old])
-    monkeypatch.setattr(SimpleCIL, "Settings", Later)
+    monkeypatch.setattr(SimpleCil, "Settings", Later)
     assert cell("simplecil").name == old.name
     assert grid.record(cell("simplecil")) is not None
     assert grid.record(cell("simplecil", novelty=4)) is None
 
 
 def test_a_default_that_changed_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Earlier(SimpleCIL.Settings):
+    class Earlier(SimpleCil.Settings):
         novelty: int = 3
 
-    class Later(SimpleCIL.Settings):
+    class Later(SimpleCil.Settings):
         novelty: int = 4
 
     grid = Grid(tmp_path)
-    monkeypatch.setattr(SimpleCIL, "Settings", Earlier)
+    monkeypatch.setattr(SimpleCil, "Settings", Earlier)
     grid.run([cell("simplecil")])
-    monkeypatch.setattr(SimpleCIL, "Settings", Later)
+    monkeypatch.setattr(SimpleCil, "Settings", Later)
     with pytest.raises(EaseError, match=r"novelty = 3, now it would be 4: choose another --out"):
         grid.run([cell("simplecil")])
 

@@ -26,9 +26,6 @@ PROMPTED: Passes = (E * N * B, 0, 2 * M * TRIANGLE)
 EXPECTED: dict[str, Passes] = {
     "ease": (E * N * B, N * TRIANGLE, M * B**2),
     "ease ptm": (E * N * B, N * TRIANGLE + N * B, M * B**2 + M * B),
-    "ease head": (E * N * B, N * TRIANGLE + N * B, M * B**2),
-    "ease hardest": ((N + N // 2) * B, N * TRIANGLE, M * B**2),
-    "ease ptm head": (E * N * B, N * TRIANGLE + N * B, M * B**2 + M * B),
     "upper-bound": (E * N * B, None, M * B**2),
     **dict.fromkeys(("simplecil", "fecam", "layup", "strata"), (0, N * B, M * B)),
     **dict.fromkeys(("layup first", "strata first"), (E * N, N * B, M * B)),
@@ -48,9 +45,8 @@ def test_passes_are_those_of_the_formulas(case: str, engine: Engine, stream: Str
     name, *extras = case.split()
     method = find_method(name)
     wanted: dict[str, Any] = {"epochs": E, "lr": 0.01, "batch_size": 12, "rank": 4, "projection": 64}
-    wanted |= {"ptm": "ptm" in extras, "head": "means" if "head" in extras else "random"}
+    wanted |= {"ptm": "ptm" in extras}
     wanted |= {"adapt": "first"} if "first" in extras else {}
-    wanted |= {"hardest": 0.5 if "hardest" in extras else 1.0}
     settings = {key: value for key, value in wanted.items() if key in method.Settings.model_fields}
     learner = method(engine, method.Settings.model_validate(settings))
     predictor = Predictor(learner, FeatureStore())

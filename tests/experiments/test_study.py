@@ -27,7 +27,7 @@ def test_bench_small_has_every_method_and_exemplars_twice() -> None:
     for name in ours:
         kept = sorted({c.config.exemplars for c in cells if c.config.method == name})
         assert kept == ([2, 20] if methods()[name].kind == "exemplar-based" else [20])
-    assert {cell.config.preset for cell in cells} == {"bench-small"}
+    assert {cell.config.preset for cell in cells} == {"few-images"}
     assert not any(cell.notes for cell in cells)  # the preset has settings for every method
 
 

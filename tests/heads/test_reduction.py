@@ -7,7 +7,7 @@ import torch
 
 from ease.heads import PrototypeBank
 from ease.heads.complement import complete
-from ease.heads.reduction import best_own, closeness, regrouped
+from ease.heads.reduction import best_own, with_subspaces
 
 
 @pytest.fixture
@@ -21,12 +21,8 @@ def bank() -> PrototypeBank:
     return made
 
 
-def full(bank: PrototypeBank) -> dict[int, torch.Tensor]:
-    return dict(zip((1, 2, 3), complete(bank, [1, 2, 3]), strict=True))
-
-
 def test_a_lost_subspace_takes_its_cells_and_numbers_close_up(bank: PrototypeBank) -> None:
-    left = regrouped(bank, [[1], [3]], {})
+    left = with_subspaces(bank, [1, 3])
     assert sorted(left.cells) == [(0, 1), (1, 1), (2, 1), (2, 2)]
     assert torch.equal(left.cells[2, 2], bank.cells[2, 3])
     assert left.own == [1, 1, 2]
@@ -38,44 +34,20 @@ def test_a_lost_subspace_takes_its_cells_and_numbers_close_up(bank: PrototypeBan
 def test_a_task_without_its_subspace_gets_the_one_that_sets_it_apart(bank: PrototypeBank) -> None:
     bank.cells[2, 1] = torch.eye(5)[:2]
     bank.cells[2, 2] = torch.ones(2, 5) + 0.01 * torch.eye(5)[:2]  # hardly to be told from each other
-    assert regrouped(bank, [[1], [2]], {}).own == [1, 2, 1]
+    assert with_subspaces(bank, [1, 2]).own == [1, 2, 1]
     bank.cells[2, 1], bank.cells[2, 2] = bank.cells[2, 2], bank.cells[2, 1]
-    assert regrouped(bank, [[1], [2]], {}).own == [1, 2, 2]
+    assert with_subspaces(bank, [1, 2]).own == [1, 2, 2]
     bank.cells[2, 0] = torch.eye(5)[:2]
     assert best_own(bank, 2) != 0  # the pre-trained model only if there is nothing else
 
 
-def test_merged_cells_are_means_and_real_where_any_was(bank: PrototypeBank) -> None:
-    prototypes = full(bank)
-    left = regrouped(bank, [[1], [2, 3]], prototypes)
-    assert left.own == [1, 2, 2]
-    assert sorted(left.cells) == [(0, 1), (1, 1), (1, 2), (2, 1), (2, 2)]
-    mean = (prototypes[2] + prototypes[3]) / 2
-    assert torch.allclose(left.cells[1, 2], mean[2:4])
-    assert torch.allclose(left.cells[2, 2], mean[4:6])
-    assert complete(left, [1, 2]).isfinite().all()
-
-
 def test_what_needs_images_is_carried_along(bank: PrototypeBank) -> None:
     bank.synthesised = {(0, 2): torch.ones(2, 5), (0, 3): 3 * torch.ones(2, 5), (1, 3): torch.ones(2, 5)}
-    left = regrouped(bank, [[1], [3]], {})
+    left = with_subspaces(bank, [1, 3])
     assert left.synthesised.keys() == {(0, 2), (1, 2)}
-    merged = regrouped(
-        bank, [[1], [2, 3]], dict(zip((1, 2, 3), complete(bank, [1, 2, 3], synthesise=None), strict=True))
-    )
-    assert torch.equal(merged.synthesised[0, 2], 2 * torch.ones(2, 5))
-    assert (1, 2) in merged.cells
+    assert torch.equal(left.synthesised[0, 2], 3 * torch.ones(2, 5))
 
 
 def test_classes_shown_again_keep_what_was_measured(bank: PrototypeBank) -> None:
     bank.extend(0, torch.arange(15.0).view(3, 5), 4, [1, 2, 3])
-    assert torch.equal(regrouped(bank, [[1], [3]], {}).later[0, 2][0][0], torch.arange(10.0, 15.0))
-    mean, count = regrouped(bank, [[1], [2, 3]], full(bank)).later[0, 2][0]
-    assert (mean.tolist(), count) == (torch.arange(7.5, 12.5).tolist(), 4)
-
-
-def test_closeness_compares_the_same_classes(bank: PrototypeBank) -> None:
-    bank.cells[1, 2], bank.cells[2, 2] = 2 * bank.cells[1, 1], bank.cells[2, 1].clone()
-    assert closeness(bank, 1, 2) == pytest.approx(1)
-    assert closeness(bank, 1, 3) < 0.99
-    assert closeness(bank, 2, 4) == -1  # nothing in common
+    assert torch.equal(with_subspaces(bank, [1, 3]).later[0, 2][0][0], torch.arange(10.0, 15.0))

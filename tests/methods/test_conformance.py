@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import importlib
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,13 +15,30 @@ import torch
 from ease.backbone import Backbone, tensors_hash
 from ease.errors import EaseError
 from ease.experiments.predictor import Predictor
-from ease.methods import Learner, class_fields, methods, restore_learner, save_model
+from ease.methods import (
+    Budgeted,
+    Compactable,
+    Compaction,
+    Extendable,
+    Forgettable,
+    Learner,
+    PrototypesPerSubspace,
+    SharesTrainings,
+    class_fields,
+    compactable,
+    extendable,
+    forgettable,
+    methods,
+    restore_learner,
+    save_model,
+    set_budget,
+)
 from ease.storage.model_directory import ModelDirectory
 from ease.streams import Dataset, ImageSet, Stream
 from ease.streams.protocol import make_stream
 from ease.streams.transforms import Transforms
 from ease.training.engine import Engine
-from ease.training.memory import Memory
+from ease.training.memory import Memory, joined
 
 QUICK = {
     "epochs": 6,
@@ -217,3 +236,134 @@ def test_tasks_come_in_order(name: str, engine: Engine, stream: Stream) -> None:
     learner, memory = make(name, engine)
     with pytest.raises(EaseError, match="does not follow"):
         learner.learn(stream.tasks[1], memory)
+
+
+# --- capabilities: what a method claims it can do works, and what it does not claim is refused ---
+
+
+def reloaded(learner: Learner, memory: Memory | None, stream: Stream, engine: Engine, path: Path) -> Learner:
+    """The learner after saving and loading."""
+    fields = class_fields(stream, len(stream))[: learner.classes]
+    save_model(ModelDirectory(path), learner, fields, memory)
+    return restore_learner(ModelDirectory(path), engine, None if memory is None else Memory(3, seed=7))[0]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_extending_known_classes(name: str, engine: Engine, stream: Stream, tmp_path: Path) -> None:
+    learner, memory = learn(name, engine, stream)
+    images, more = test_images(stream), stream.tasks[0].test
+    if not isinstance(learner, Extendable):
+        with pytest.raises(EaseError, match=f"a model of '{learner.name}' cannot learn more images .* only"):
+            extendable(learner)
+        return
+    before = logits(learner, images)
+    extendable(learner).extend(more)
+    after = logits(learner, images)
+    assert after.shape == before.shape
+    assert after.isfinite().all()
+    assert not torch.equal(after[:, list(stream.tasks[0].classes)], before[:, list(stream.tasks[0].classes)])
+    assert torch.equal(logits(reloaded(learner, memory, stream, engine, tmp_path / "m"), images), after)
+    if learner.extends_exactly:
+        together, _ = make(name, engine)
+        first = stream.tasks[0]
+        joint = joined(first.train, more)
+        for task in (replace(first, train=joint), *stream.tasks[1:]):
+            together.learn(task)
+        assert torch.allclose(logits(together, images), after, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_forgetting_a_class(name: str, engine: Engine, stream: Stream, tmp_path: Path) -> None:
+    learner, memory = make(name, engine)
+    for task in stream.tasks[:2]:
+        learner.learn(task, memory)
+    if not isinstance(learner, Forgettable):
+        with pytest.raises(EaseError, match=f"a model of '{learner.name}' cannot forget a class: only"):
+            forgettable(learner)
+        return
+    if name == "ease pis":
+        with pytest.raises(EaseError, match="no class can be forgotten"):
+            learner.forget(1)
+        return
+    done = learner.forget(1)
+    assert 0 <= done.moved <= 2
+    assert learner.task_sizes == [1, 2]
+    images = test_images(replace(stream, tasks=stream.tasks[:2]))
+    found = logits(learner, images)
+    assert found.shape == (len(images), 3)
+    assert found.isfinite().all()
+    assert torch.equal(logits(reloaded(learner, memory, stream, engine, tmp_path / "m"), images), found)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_predicting_within_a_budget(name: str, engine: Engine, stream: Stream) -> None:
+    learner, _ = learn(name, engine, stream)
+    pixels = engine.pixels(stream.tasks[0].test)
+    passes, exact = learner.passes_per_image(), learner.logits(pixels)
+    set_budget(learner, passes)
+    assert torch.equal(learner.logits(pixels), exact)
+    if passes == 1:
+        return
+    if not isinstance(learner, Budgeted):
+        with pytest.raises(EaseError, match=f"{learner.name} takes {passes} passes per image, not 1"):
+            set_budget(learner, 1)
+        return
+    set_budget(learner, 1)
+    assert learner.passes_per_image() == 1
+    before = engine.features_of_pixels
+    made = 0
+
+    def counting(some: torch.Tensor, tunings: list[object], *rest: object) -> torch.Tensor:
+        nonlocal made
+        made += len(some) * len(tunings)
+        return before(some, tunings, *rest)  # type: ignore[arg-type]
+
+    engine.features_of_pixels = counting  # type: ignore[method-assign,assignment]
+    learner.logits(pixels)
+    assert made == len(pixels)
+    set_budget(learner, None)
+    assert torch.equal(learner.logits(pixels), exact)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_compacting(name: str, engine: Engine, stream: Stream, tmp_path: Path) -> None:
+    learner, memory = learn(name, engine, stream)
+    if not isinstance(learner, Compactable):
+        with pytest.raises(EaseError, match=f"a model of '{learner.name}' cannot be compacted: only"):
+            compactable(learner)
+        return
+    images = test_images(stream)
+    before = logits(learner, images)
+    small = learner.compacted(Compaction("fp16"))
+    assert torch.equal(logits(learner, images), before), "the learner itself is left as it is"
+    found = logits(small, images)
+    assert torch.allclose(found, before, atol=1e-2)
+    size = [
+        sum(v.numel() * v.element_size() for part in one.state()[0].values() for v in part.values())
+        for one in (small, learner)
+    ]
+    assert size[0] < 0.7 * size[1]
+    assert torch.equal(logits(reloaded(small, memory, stream, engine, tmp_path / "m"), images), found)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_said_of_shared_trainings_and_of_subspaces(name: str, engine: Engine, stream: Stream) -> None:
+    learner, _ = learn(name, engine, stream)
+    if isinstance(learner, SharesTrainings):
+        settings = learner.settings.model_dump()
+        key = learner.shared_trainings(settings)
+        assert key == learner.shared_trainings({**settings, "alpha": 0.7})
+        assert key != learner.shared_trainings({**settings, "rank": 5})
+    if isinstance(learner, PrototypesPerSubspace):
+        pairs = learner.prototypes_per_subspace()
+        assert len(pairs) == len(stream)
+        assert {rows.shape for _, rows in pairs} == {(6, engine.backbone.dim)}
+
+
+@pytest.mark.parametrize("name", methods())
+def test_its_class_is_named_like_the_method_and_can_be_imported(name: str) -> None:
+    method = methods()[name]
+    assert method.__name__.lower() == name.replace("-", "")
+    assert not re.search("[A-Z]{2}", method.__name__)
+    assert getattr(importlib.import_module("ease.methods"), method.__name__) is method
+    assert method.title.lower().replace(" ", "-") == name

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from ease.methods import Learner, methods
-from ease.methods.ease.method import EaseSettings
+from ease.methods.ease import EaseSettings
 
 PAGES = Path(__file__).parents[2] / "docs" / "methods"
 

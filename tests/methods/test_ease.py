@@ -12,11 +12,11 @@ import torch
 import torch.nn.functional as F
 from pydantic import ValidationError
 
-from ease.backbone import Tuning
 from ease.errors import EaseError
 from ease.heads.complement import complete, linear_map, nearest_images, semantic, transported
+from ease.heads.prototypes import PTM
 from ease.methods import class_fields, restore_learner, save_model
-from ease.methods.ease.method import PTM, Ease, EaseSettings, UpperBound
+from ease.methods.ease import Ease, EaseSettings, UpperBound
 from ease.storage.model_directory import ModelDirectory
 from ease.streams import Dataset, ImageSet, Stream
 from ease.streams.protocol import make_stream
@@ -386,62 +386,3 @@ def test_a_budget_that_cannot_be_kept_is_refused(engine: Engine, stream: Stream)
         learner.within(2)
     with pytest.raises(EaseError, match="budget of 0"):
         learned(engine, stream).within(0)
-
-
-# --- quicker training -----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("start", "index"), [("first", 0), ("previous", 1)])
-def test_a_subspace_can_start_where_an_older_one_ended(
-    engine: Engine, stream: Stream, start: str, index: int
-) -> None:
-    def same(a: Tuning, b: Tuning) -> bool:
-        return all(torch.equal(value, b.state_dict()[name]) for name, value in a.state_dict().items())
-
-    learner = make(engine, start=start)
-    for task in stream.tasks[:2]:
-        learner.learn(task)
-    assert not same(learner.tunings[0], learner.tunings[1])
-    new = learner.new_subspace(stream.tasks[2]).tuning
-    assert same(new, learner.tunings[index])
-    assert not same(new, make(engine).new_subspace(stream.tasks[2]).tuning)
-
-
-def test_a_head_can_start_where_the_ptm_sees_the_classes(engine: Engine, stream: Stream) -> None:
-    task = stream.tasks[0]
-    labels = torch.from_numpy(task.train.labels)
-    pixels = engine.pixels(task.train)
-
-    def share_right(start: str) -> float:
-        logits = make(engine, head=start).new_subspace(task).eval()(pixels)
-        return float((logits.argmax(dim=1) == labels).float().mean())
-
-    assert share_right("means") > 0.9 > share_right("random")
-    drawn, placed = (make(engine, head=start).new_subspace(task).head for start in ("random", "means"))
-    assert torch.allclose(drawn.weight.norm(dim=1), placed.weight.norm(dim=1))
-
-
-def test_a_head_for_one_class_starts_at_that_class(engine: Engine, six_digits: Dataset) -> None:
-    stream = make_stream(six_digits, "B5 Inc1")
-    learner = learned(engine, stream, adapt="always", head="means")
-    task = stream.tasks[1]
-    head = learner.new_subspace(task).head
-    mean = engine.features(task.train, [None])[0].mean(dim=0)
-    assert float(torch.cosine_similarity(head.weight[0].detach(), mean, dim=0)) > 0.999
-
-
-def test_dropped_patches_cost_training_alone(
-    engine: Engine, stream: Stream, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tokens: list[int] = []
-    block = engine.backbone.vit.blocks[1]
-    block.norm1.register_forward_hook(lambda module, args, out: tokens.append(args[0].shape[1]))
-    learner = make(engine, drop_patches=0.5)
-    module = learner.new_subspace(stream.tasks[0])
-    pixels = engine.pixels(stream.tasks[0].test)
-    module.train()(pixels)
-    module.eval()(pixels)
-    engine.backbone.features(pixels, [module.tuning])
-    assert tokens == [1 + 8, 1 + 16, 1 + 16]
-    assert "drop_patches" in module.known_by("x")
-    assert "drop_patches" not in make(engine).new_subspace(stream.tasks[0]).known_by("x")

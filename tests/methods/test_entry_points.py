@@ -16,7 +16,7 @@ import pytest
 from ease.errors import EaseError
 from ease.methods import Learner
 from ease.methods import _registry as registry
-from ease.methods.simplecil import SimpleCIL
+from ease.methods.simplecil import SimpleCil
 from tests.test_cli import ease, refused
 
 ROOT = Path(__file__).parents[2]
@@ -39,8 +39,8 @@ def install(site: Path, package: str, entry: str, code: str | Path) -> None:
 
 def named(name: str) -> str:
     return (
-        "from ease.methods.simplecil import SimpleCIL\n"
-        f"class Mine(SimpleCIL):\n    name = {name!r}\n    idea = 'another [one]'\n"
+        "from ease.methods.simplecil import SimpleCil\n"
+        f"class Mine(SimpleCil):\n    name = {name!r}\n    idea = 'another [one]'\n"
     )
 
 
@@ -64,7 +64,7 @@ def outside(site: str, *words: str | Path) -> subprocess.CompletedProcess[str]:
         [sys.executable, "-m", "ease", *map(str, words)],
         capture_output=True,
         text=True,
-        env={**os.environ, "PYTHONPATH": site},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [site, os.environ.get("PYTHONPATH")]))},
         timeout=300,
     )
 
@@ -121,7 +121,7 @@ def test_a_name_of_two_packages_means_neither(tmp_path: Path) -> None:
 def test_our_names_stay_ours(tmp_path: Path) -> None:
     result = ease("run", *DIGITS, "--method", "simplecil", "--out", tmp_path / "run")
     assert result.returncode == 0, result.stderr
-    assert registry.find_method("simplecil") is SimpleCIL
+    assert registry.find_method("simplecil") is SimpleCil
     notes = json.loads((tmp_path / "run" / "record.json").read_text())["notes"]
     (note,) = [note for note in notes if "package 'acme-clash' cannot be used" in note]
     assert note in result.stdout
@@ -146,11 +146,11 @@ class Unfinished(Learner):
         (dict, "must be a subclass"),
         (Unfinished, "Unfinished lacks adapt, costs, files, head"),
         (type("Nameless", (Learner,), {}), "Nameless has no 'name'"),
-        (type("Loud", (SimpleCIL,), {"name": "My_Method"}), "lower-case words joined by '-'"),
-        (type("Odd", (SimpleCIL,), {"name": "odd", "kind": "free"}), "of kind 'free'"),
-        (type("Second", (SimpleCIL,), {"name": "ease"}), "'ease' is taken by ease.methods.ease.method.Ease"),
+        (type("Loud", (SimpleCil,), {"name": "My_Method"}), "lower-case words joined by '-'"),
+        (type("Odd", (SimpleCil,), {"name": "odd", "kind": "free"}), "of kind 'free'"),
+        (type("Second", (SimpleCil,), {"name": "ease"}), "'ease' is taken by ease.methods.ease.method.Ease"),
         (
-            type("Alias", (SimpleCIL,), {"name": "aper-adapter"}),
+            type("Alias", (SimpleCil,), {"name": "aper-adapter"}),
             "'aper-adapter' is taken by ease.methods.adam",
         ),
     ],
@@ -166,6 +166,6 @@ def test_a_class_that_is_no_method_is_refused_in_one_line(wrong: type[Learner], 
 def test_an_alias_cannot_take_over_a_method() -> None:
     registry.methods()
     with pytest.raises(EaseError, match="'ease' is taken"):
-        registry.register("ease")(type("Sly", (SimpleCIL,), {"name": "sly"}))
+        registry.register("ease")(type("Sly", (SimpleCil,), {"name": "sly"}))
     assert registry.find_method("ease").__module__ == "ease.methods.ease.method"
     assert "sly" not in registry.methods()

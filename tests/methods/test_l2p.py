@@ -9,25 +9,25 @@ import torch
 import torch.nn.functional as F
 from pydantic import ValidationError
 
-from ease.methods.l2p import L2P, L2pSettings, NearestPrompts
+from ease.methods.l2p import L2p, L2pSettings, NearestPrompts
 from ease.streams import Stream
 from ease.training.engine import Engine
 from ease.tuning import PromptsPerImage
 
 
-def make(engine: Engine, **settings: Any) -> L2P:
+def make(engine: Engine, **settings: Any) -> L2p:
     quick = {"epochs": 1, "batch_size": 12, "pool": 6, "length": 2, "top_k": 3, "lr": 0.01}
-    return L2P(engine, L2pSettings(**{**quick, **settings}))
+    return L2p(engine, L2pSettings(**{**quick, **settings}))
 
 
-def learned(engine: Engine, stream: Stream, **settings: Any) -> L2P:
+def learned(engine: Engine, stream: Stream, **settings: Any) -> L2p:
     learner = make(engine, **settings)
     for task in stream.tasks:
         learner.learn(task)
     return learner
 
 
-def pool_of(learner: L2P) -> NearestPrompts:
+def pool_of(learner: L2p) -> NearestPrompts:
     assert isinstance(learner.pool, NearestPrompts)
     return learner.pool
 
@@ -102,5 +102,5 @@ def test_cost_is_two_passes_and_one_pool(engine: Engine, stream: Stream) -> None
 
 
 def test_more_picks_than_prompts_are_refused() -> None:
-    with pytest.raises(ValidationError, match="cannot pick more"):
+    with pytest.raises(ValidationError, match="cannot select more"):
         L2pSettings(pool=3, top_k=4)

@@ -193,7 +193,7 @@ def test_forgetting_drops_the_class_leaves_the_others_and_says_what_stays(
     before, trained = logits(learner, test), learner.costs().trained
     done = learner.forget(1)
     assert done.moved == 0.0
-    assert "cannot be told" in done.kept
+    assert "cannot be separated" in done.kept
     assert ("adapter" in done.kept) == (adapt == "first")
     assert "adapter" not in learner.forget(3).kept  # it came with a later task
     assert learner.task_sizes == [1, 2, 1]

@@ -28,9 +28,9 @@ def make(engine: Engine, name: str, **settings: Any) -> Learner:
 
 
 def trained(engine: Engine, name: str, task: Task, phase: str, **settings: Any) -> TunedHead:
-    """What one training, without a second look at it, makes of the task."""
+    """What one training, without a retry, makes of the task."""
     learner: Any = make(engine, name, **settings)
-    module = learner.new_subspace(task) if name == "ease" else learner._new_tuned(task)
+    module = learner.new_subspace(task) if name == "ease" else learner.new_tuned_head(task)
     fit_task(engine, module, task, learner.settings, phase=phase)
     return module
 
@@ -41,7 +41,7 @@ def scale(module: TunedHead) -> float:
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_a_training_that_collapsed_is_repeated_in_calm_and_told(
+def test_a_training_that_collapsed_is_retried_once_and_reported(
     engine: Engine, stream: Stream, name: str
 ) -> None:
     task = stream.tasks[0]
@@ -61,7 +61,7 @@ def test_a_training_that_collapsed_is_repeated_in_calm_and_told(
 
 
 @pytest.mark.parametrize(("clip", "again"), [(None, 1.0), (0.5, 0.5), (8.0, 1.0)])
-def test_the_repetition_is_never_wilder_than_the_training(
+def test_the_retry_never_clips_less_than_the_training(
     engine: Engine, stream: Stream, monkeypatch: pytest.MonkeyPatch, clip: float | None, again: float
 ) -> None:
     used: list[float | None] = []
@@ -71,7 +71,7 @@ def test_the_repetition_is_never_wilder_than_the_training(
     )
     make(engine, "ease", clip=clip).learn(stream.tasks[0])
     assert used == [clip, again]
-    assert ("may spare you" in engine.ledger.notes[0]) == (clip is None)
+    assert ("may avoid this" in engine.ledger.notes[0]) == (clip is None)
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -11,7 +11,8 @@ import pytest
 from rich.console import Console
 
 from ease.errors import EaseError
-from ease.reporting.series import group, method_title
+from ease.methods import method_title
+from ease.reporting.series import group
 from ease.reporting.tables import comparison, count_text, percent_text, seconds_text
 
 Make = Callable[..., dict[str, Any]]

@@ -206,7 +206,7 @@ def test_class_folders_come_in_the_order_of_the_official_labels(
     assert data.class_names == ("T-shirt/top", "Sandal", "Ankle boot")
     assert data.name == "fashion-mnist-subset"
     for part in (data.train, data.test):
-        files = [path.parent.name for path in part.source.paths]
+        files = [path.parent.name for path in part.source.contents]
         assert [files[i] for i in np.unique(part.labels, return_index=True)[1]] == [
             folders[1],
             folders[2],
@@ -227,12 +227,16 @@ def test_numbered_folders_of_cifar_keep_the_order_of_their_numbers(tmp_path: Pat
 def test_the_archives_are_those_torchvision_fetches() -> None:
     from torchvision.datasets import CIFAR10, CIFAR100, FashionMNIST
 
-    from ease.streams.datasets.published import PUBLISHED
+    from ease.streams.datasets.dataset_info import DATASET_INFO
 
-    assert PUBLISHED["cifar10"].archives == {CIFAR10.filename: CIFAR10.tgz_md5}
-    assert PUBLISHED["cifar100"].archives == {CIFAR100.filename: CIFAR100.tgz_md5}
-    assert PUBLISHED["fashion-mnist"].archives == dict(FashionMNIST.resources)
-    assert [PUBLISHED[n].train for n in ("cifar10", "cifar100", "fashion-mnist")] == [50_000, 50_000, 60_000]
+    assert DATASET_INFO["cifar10"].archives == {CIFAR10.filename: CIFAR10.tgz_md5}
+    assert DATASET_INFO["cifar100"].archives == {CIFAR100.filename: CIFAR100.tgz_md5}
+    assert DATASET_INFO["fashion-mnist"].archives == dict(FashionMNIST.resources)
+    assert [DATASET_INFO[n].train for n in ("cifar10", "cifar100", "fashion-mnist")] == [
+        50_000,
+        50_000,
+        60_000,
+    ]
 
 
 @pytest.mark.parametrize("name", ["cifar10", "cifar100", "fashion-mnist"])

@@ -12,7 +12,7 @@ from ease.errors import EaseError
 from ease.streams import Dataset, load_dataset, make_stream
 from ease.streams.datasets.glyphs import dataset as glyphs
 from ease.streams.datasets.glyphs.characters import CHARACTERS, TEST_FONTS, TRAIN_FONTS, Character, font_file
-from ease.streams.datasets.glyphs.rendering import Look, glyph, print_character
+from ease.streams.datasets.glyphs.rendering import RenderingStyle, glyph_shape, render_character
 
 EVERY_FONT = (*TRAIN_FONTS, *TEST_FONTS)
 
@@ -74,8 +74,8 @@ def test_every_font_really_has_every_character(font: str) -> None:
     """In its character map, under the right name where names are kept, and neither blank nor the 'missing' box."""
     face = FT2Font(str(font_file(font)))
     places = face.get_charmap()
-    # STIX draws nothing where a glyph is missing, and `glyph` refuses that.
-    box = None if font.startswith("STIX") else glyph(Character("missing", "\ufffe", ".notdef"), font)[0]
+    # STIX draws nothing where a glyph is missing, and `glyph_shape` refuses that.
+    box = None if font.startswith("STIX") else glyph_shape(Character("missing", "\ufffe", ".notdef"), font)[0]
     for character in CHARACTERS:
         code = ord(character.code(font))
         assert code in places, character.name
@@ -83,16 +83,16 @@ def test_every_font_really_has_every_character(font: str) -> None:
             "cm"
         ):  # Computer Modern keeps some signs in other places, so the map is not enough
             assert face.get_glyph_name(places[code]) == character.glyph
-        shape, _ = glyph(character, font)
+        shape, _ = glyph_shape(character, font)
         assert np.asarray(shape).max() == 255
         assert box is None or shape.size != box.size or ImageChops.difference(shape, box).getbbox()
 
 
 def test_a_character_that_a_font_lacks_is_an_error() -> None:
     with pytest.raises(EaseError, match="draws nothing for 'missing'"):
-        glyph(Character("missing", "\ufffe", ".notdef"), "STIXGeneral")
+        glyph_shape(Character("missing", "\ufffe", ".notdef"), "STIXGeneral")
     with pytest.raises(EaseError, match=r"font .* is missing"):
-        glyph(CHARACTERS[0], "NoSuchFont")
+        glyph_shape(CHARACTERS[0], "NoSuchFont")
 
 
 REGULAR = ["DejaVuSans", "DejaVuSansMono", "DejaVuSerif", "STIXGeneral", "cmr10", "cmss10", "cmtt10"]
@@ -100,7 +100,7 @@ REGULAR = ["DejaVuSans", "DejaVuSansMono", "DejaVuSerif", "STIXGeneral", "cmr10"
 
 def likeness(characters: Sequence[Character], font: str) -> np.ndarray:
     """[C, C] how much of each one's ink, scaled to 48 x 48, lies within two pixels of the other's."""
-    shapes = [glyph(c, font)[0].resize((48, 48)).point(lambda v: 255 * (v > 127)) for c in characters]
+    shapes = [glyph_shape(c, font)[0].resize((48, 48)).point(lambda v: 255 * (v > 127)) for c in characters]
     ink = np.stack([np.asarray(s).ravel() > 0 for s in shapes]).astype(float)
     near = np.stack([np.asarray(s.filter(ImageFilter.MaxFilter(5))).ravel() > 0 for s in shapes]).astype(
         float
@@ -134,10 +134,10 @@ def test_the_character_is_dark_on_light_and_inside_what_the_test_crop_shows(draw
 
 def test_a_print_depends_on_its_seed_alone() -> None:
     np.random.seed(0)
-    first = print_character(CHARACTERS[0], "cmr10", Look(), (1, 2))
+    first = render_character(CHARACTERS[0], "cmr10", RenderingStyle(), (1, 2))
     np.random.seed(1)
-    assert np.array_equal(first, print_character(CHARACTERS[0], "cmr10", Look(), (1, 2)))
-    assert not np.array_equal(first, print_character(CHARACTERS[0], "cmr10", Look(), (1, 3)))
+    assert np.array_equal(first, render_character(CHARACTERS[0], "cmr10", RenderingStyle(), (1, 2)))
+    assert not np.array_equal(first, render_character(CHARACTERS[0], "cmr10", RenderingStyle(), (1, 3)))
 
 
 def test_drawn_again_the_images_are_the_same(few: Path) -> None:
@@ -159,7 +159,7 @@ def test_the_second_load_reads_the_cache(few: Path, monkeypatch: pytest.MonkeyPa
 
 def test_other_settings_do_not_read_the_old_cache(few: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = load_dataset("glyphs")
-    monkeypatch.setattr(glyphs, "LOOK", Look(turn=0.0))
+    monkeypatch.setattr(glyphs, "STYLE", RenderingStyle(rotation=0.0))
     assert load_dataset("glyphs").train.digest(0) != before.train.digest(0)
     assert len(list(few.iterdir())) == 2
 

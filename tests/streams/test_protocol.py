@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ease.errors import EaseError
-from ease.streams import Dataset, ImageSet, class_order, make_stream, order_from_file, split
+from ease.streams import Dataset, ImageSet, class_order, make_stream, order_from_file, task_sizes
 
 
 def tiny(classes: int = 5, per_class: int = 2, keep_order: bool = False) -> Dataset:
@@ -37,7 +37,7 @@ def tiny(classes: int = 5, per_class: int = 2, keep_order: bool = False) -> Data
     ],
 )
 def test_protocols_of_the_paper_are_cut_as_written(protocol: str, classes: int, sizes: list[int]) -> None:
-    assert split(protocol, classes) == sizes
+    assert task_sizes(protocol, classes) == sizes
 
 
 @settings(deadline=None)
@@ -47,9 +47,9 @@ def test_a_split_covers_every_class_once_or_is_refused(classes: int, base: int, 
     first = base or increment
     if first > classes:
         with pytest.raises(EaseError, match=f"wants {first} classes"):
-            split(protocol, classes)
+            task_sizes(protocol, classes)
         return
-    sizes = split(protocol, classes)
+    sizes = task_sizes(protocol, classes)
     assert sum(sizes) == classes
     assert sizes[0] == first
     assert all(size == increment for size in sizes[1:-1])
@@ -61,7 +61,7 @@ def test_a_split_covers_every_class_once_or_is_refused(classes: int, base: int, 
 )
 def test_an_impossible_protocol_is_one_clear_line(protocol: str) -> None:
     with pytest.raises(EaseError) as caught:
-        split(protocol, 10)
+        task_sizes(protocol, 10)
     assert "protocol" in str(caught.value)
     assert "\n" not in str(caught.value)
 

@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from ease.experiments.predictor import Predictor
-from ease.methods.ease.method import Ease, EaseSettings
+from ease.methods.ease import Ease, EaseSettings
 from ease.streams import Stream
 from ease.training.engine import Engine
-from ease.training.features import FeatureStore, Shelf
+from ease.training.features import FeatureKey, FeatureStore
 
-SHELF = Shelf("transform", "backbone", "tuning", "32-true", "pooled")
+KEY = FeatureKey("transform", "backbone", "tuning", "32-true", "pooled")
 
 
 def digests(count: int, start: int = 0) -> list[str]:
@@ -25,16 +25,16 @@ def digests(count: int, start: int = 0) -> list[str]:
 def test_features_come_back_bit_for_bit_also_from_disk(memory: int, tmp_path: Path) -> None:
     features = torch.randn(7, 4)
     for store in (FeatureStore(None, memory), FeatureStore(tmp_path, memory)):
-        assert store.get(SHELF, digests(7)) is None
-        store.put(SHELF, digests(7), features)
-        store.put(SHELF, digests(2, start=100), features[:2] + 1)
-        found = store.get(SHELF, digests(7)[::-1])
+        assert store.get(KEY, digests(7)) is None
+        store.put(KEY, digests(7), features)
+        store.put(KEY, digests(2, start=100), features[:2] + 1)
+        found = store.get(KEY, digests(7)[::-1])
         assert found is not None
         assert torch.equal(found, features.flip(0))
-        assert store.get(SHELF, [*digests(7), "ff" * 16]) is None
+        assert store.get(KEY, [*digests(7), "ff" * 16]) is None
         if store.folder is not None:
             assert store.used <= memory
-    again = FeatureStore(tmp_path, memory).get(SHELF, digests(2, start=100))
+    again = FeatureStore(tmp_path, memory).get(KEY, digests(2, start=100))
     assert again is not None
     assert torch.equal(again, features[:2] + 1)
 
@@ -44,22 +44,22 @@ def test_whatever_a_feature_depends_on_names_another_shelf(field: str, tmp_path:
     from dataclasses import replace
 
     store = FeatureStore(tmp_path)
-    store.put(SHELF, digests(2), torch.zeros(2, 3))
-    assert store.get(replace(SHELF, **{field: "other"}), digests(2)) is None
+    store.put(KEY, digests(2), torch.zeros(2, 3))
+    assert store.get(replace(KEY, **{field: "other"}), digests(2)) is None
 
 
 @pytest.mark.parametrize("damage", ["cut", "flipped", "empty", "text"])
 def test_a_damaged_block_is_computed_again_not_believed(damage: str, tmp_path: Path) -> None:
-    FeatureStore(tmp_path).put(SHELF, digests(3), torch.randn(3, 4))
+    FeatureStore(tmp_path).put(KEY, digests(3), torch.randn(3, 4))
     block = next(tmp_path.rglob("*.npy"))
     whole = block.read_bytes()
     flipped = whole[:-1] + bytes([whole[-1] ^ 1])
     block.write_bytes({"cut": whole[:-5], "flipped": flipped, "empty": b"", "text": b"text"}[damage])
     store = FeatureStore(tmp_path)
-    assert store.get(SHELF, digests(3)) is None
-    store.put(SHELF, digests(3), torch.ones(3, 4))
+    assert store.get(KEY, digests(3)) is None
+    store.put(KEY, digests(3), torch.ones(3, 4))
     for opened in (store, FeatureStore(tmp_path)):
-        found = opened.get(SHELF, digests(3))
+        found = opened.get(KEY, digests(3))
         assert found is not None
         assert torch.equal(found, torch.ones(3, 4))
 

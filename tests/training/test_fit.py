@@ -18,7 +18,7 @@ from ease.methods._tuned_head import TunedHead
 from ease.streams import Stream
 from ease.streams.transforms import Transforms
 from ease.training.engine import Engine
-from ease.training.fit import Training, visits
+from ease.training.fit import Training
 from ease.training.randomness import counter, permutation, uniforms
 from ease.training.trainings import Trainings
 from ease.tuning import Adapter
@@ -32,15 +32,9 @@ def module(backbone: Backbone) -> TunedHead:
     return TunedHead(backbone, adapter, CosineHead(backbone.dim, 2, 8.0, draw))
 
 
-def by_image(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    return F.cross_entropy(logits, labels, reduction="none")
-
-
-def train(
-    engine: Engine, stream: Stream, training: Training = SETTINGS, hardest: float = 1.0
-) -> tuple[TunedHead, list[float]]:
+def train(engine: Engine, stream: Stream, training: Training = SETTINGS) -> tuple[TunedHead, list[float]]:
     trained = module(engine.backbone)
-    losses = engine.fit(trained, by_image, stream.tasks[0].train, training, task=0, hardest=hardest)
+    losses = engine.fit(trained, F.cross_entropy, stream.tasks[0].train, training, task=0)
     return trained, losses
 
 
@@ -59,69 +53,31 @@ def test_training_lowers_the_loss_and_counts_its_passes(engine: Engine, stream: 
     assert set(trained.state_dict()) == {*module(engine.backbone).state_dict()}
 
 
-def test_a_loss_by_image_is_its_mean(engine: Engine, stream: Stream) -> None:
-    whole = module(engine.backbone)
-    losses = engine.fit(whole, F.cross_entropy, stream.tasks[0].train, SETTINGS, task=0)
-    assert train(engine, stream)[1] == pytest.approx(losses, rel=1e-4)
-
-
-def test_a_later_epoch_visits_the_hardest_images_of_the_one_before(engine: Engine, stream: Stream) -> None:
-    trained, images, met = module(engine.backbone), stream.tasks[0].train, list[tuple[bytes, float]]()
-    seen: list[bytes] = []
-    trained.register_forward_pre_hook(
-        lambda _, args: seen.extend(pixels.numpy().tobytes() for pixels in args[0])
-    )
-
-    def watching(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        each = by_image(logits, labels)
-        met.extend(zip(seen[len(met) :], each.tolist(), strict=True))
-        return each
-
-    raw = Engine(engine.backbone, Transforms.raw(engine.backbone.pixels))
-    raw.fit(trained, watching, images, SETTINGS, task=0, hardest=0.5)
-    known: dict[bytes, float] = {}
-    for epoch in range(4):
-        count = round(len(images) * 0.5**epoch)
-        visited, met = met[:count], met[count:]
-        if epoch:
-            hardest = sorted(known, key=lambda image: -known[image])[:count]
-            assert {image for image, _ in visited} == set(hardest)
-        known |= dict(visited)
-    assert not met
-    assert raw.ledger.passes["train"] == visits(len(images), 4, 0.5)
-    assert [visits(10, epochs, 0.5) for epochs in range(6)] == [0, 10, 15, 17, 18, 19]
-    assert visits(10, 3) == 30
-
-
-def test_a_kept_training_is_taken_over_by_one_that_visits_the_same_images(
+def test_a_kept_training_is_taken_over_by_one_that_does_the_same(
     backbone: Backbone, stream: Stream, tmp_path: Path
 ) -> None:
-    def passes(hardest: float) -> tuple[int, bool]:
+    def passes(loss: str) -> tuple[int, bool]:
         engine = Engine(backbone, Transforms.raw(backbone.pixels), trainings=Trainings(tmp_path))
         begun: list[object] = []
         trained = module(backbone)
         trained.register_forward_pre_hook(lambda *seen: begun.append(seen))
         images = stream.tasks[0].train
-        engine.fit(trained, by_image, images, SETTINGS, task=0, hardest=hardest, known_by={"loss": "x"})
+        engine.fit(trained, F.cross_entropy, images, SETTINGS, task=0, known_by={"loss": loss})
         return engine.ledger.passes["train"], bool(begun)
 
-    count = len(stream.tasks[0].train)
-    assert passes(0.5) == (visits(count, 4, 0.5), True)
-    assert passes(1.0) == (4 * count, True)
-    assert passes(0.5) == (visits(count, 4, 0.5), False)
+    count = 4 * len(stream.tasks[0].train)
+    assert passes("one") == (count, True)
+    assert passes("another") == (count, True)
+    assert passes("one") == (count, False)
 
 
-@pytest.mark.parametrize(
-    ("optimizer", "hardest"), [("sgd", 1.0), ("adam", 1.0), ("adamw", 1.0), ("sgd", 0.7)]
-)
+@pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])
 def test_stopped_after_any_epoch_it_continues_bit_for_bit(
-    optimizer: str, hardest: float, backbone: Backbone, stream: Stream, tmp_path: Path
+    optimizer: str, backbone: Backbone, stream: Stream, tmp_path: Path
 ) -> None:
     training = SETTINGS.model_copy(update={"optimizer": optimizer, "lr": 0.02, "batch_size": 4})
     count = len(stream.tasks[0].train)
-    whole, losses = train(
-        Engine(backbone, Transforms.raw(backbone.pixels), seed=7), stream, training, hardest
-    )
+    whole, losses = train(Engine(backbone, Transforms.raw(backbone.pixels), seed=7), stream, training)
 
     class StopError(Exception):
         pass
@@ -133,17 +89,17 @@ def test_stopped_after_any_epoch_it_continues_bit_for_bit(
         def counting(logits: torch.Tensor, labels: torch.Tensor, stop: int = stop) -> torch.Tensor:
             nonlocal calls
             calls += len(labels)
-            if calls > visits(count, stop, hardest) + 4:  # in the next epoch's second step
+            if calls > count * stop + 4:  # in the next epoch's second step
                 raise StopError
-            return by_image(logits, labels)
+            return F.cross_entropy(logits, labels)
 
         with pytest.raises(StopError):
-            engine.fit(trained, counting, stream.tasks[0].train, training, task=0, hardest=hardest)
+            engine.fit(trained, counting, stream.tasks[0].train, training, task=0)
         engine = Engine(backbone, Transforms.raw(backbone.pixels), seed=7, checkpoints=tmp_path / str(stop))
-        again, resumed = train(engine, stream, training, hardest)
+        again, resumed = train(engine, stream, training)
         assert same(again, whole)
         assert resumed == losses
-        assert engine.ledger.passes["train"] == visits(count, 4, hardest)
+        assert engine.ledger.passes["train"] == 4 * count
 
 
 @pytest.mark.parametrize("damage", ["cut", "zeros", "nonsense"])
@@ -214,17 +170,6 @@ def test_the_cosine_by_step_is_torch_s_as_well(backbone: Backbone) -> None:
         scheduler.step()
 
 
-def test_one_cycle_rises_and_falls_by_step() -> None:
-    training = Training(epochs=2, lr=0.3, schedule="one-cycle")
-    rates = [training.rate(epoch, step / 50) for epoch in range(2) for step in range(50)]
-    peak = rates.index(max(rates))
-    assert max(rates) == pytest.approx(0.3)
-    assert peak == 30
-    assert rates[: peak + 1] == sorted(rates[: peak + 1])
-    assert rates[peak:] == sorted(rates[peak:], reverse=True)
-    assert min(rates) > 0
-
-
 def test_the_rate_of_each_step_reaches_the_optimizer(
     engine: Engine, stream: Stream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -236,7 +181,7 @@ def test_the_rate_of_each_step_reaches_the_optimizer(
         return step(self, *args)  # type: ignore[arg-type]
 
     monkeypatch.setattr(torch.optim.SGD, "step", watching)
-    training = Training(epochs=2, lr=0.1, batch_size=8, schedule="one-cycle")
+    training = Training(epochs=2, lr=0.1, batch_size=8, schedule="cosine-by-step")
     train(engine, stream, training)
     assert used == [training.rate(epoch, step / 3) for epoch in range(2) for step in range(3)]
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from ease.errors import EaseError
-from ease.methods.ease.method import Ease, EaseSettings
+from ease.methods.ease import Ease, EaseSettings
 from ease.streams import Stream
 from ease.training.engine import Engine
 from ease.training.hardware import check_can_compile, emulates_bf16
@@ -20,7 +20,7 @@ CPU = torch.device("cpu")
 def test_a_compiled_training_ends_where_a_plain_one_does(
     engine: Engine, stream: Stream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Traced and differentiated as ever, but not written in C++, which takes a minute: see benchmarks/compiled.py."""
+    """Traced and differentiated as usual, but not compiled to C++, which takes a minute."""
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
     settings = EaseSettings(epochs=2, lr=0.05, batch_size=16, rank=4, sigma=8.0, dropout=0.0)
 

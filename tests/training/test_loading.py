@@ -13,7 +13,7 @@ from torch import Tensor
 from ease.backbone import Backbone
 from ease.errors import EaseError
 from ease.experiments.predictor import Predictor
-from ease.methods.ease.method import Ease, EaseSettings
+from ease.methods.ease import Ease, EaseSettings
 from ease.streams import ImageSet, Stream, Task
 from ease.streams.transforms import Transforms
 from ease.training.engine import Engine
@@ -115,7 +115,7 @@ def test_what_was_held_is_free_again(stream: Stream) -> None:
     for _ in range(2):
         for position in range(12):
             loader.training(images, position)
-        loader.forget()
+        loader.drop_training_images()
     before = len(source.loads)
     for position in range(12):
         loader.training(images, position)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from ease.methods.ease.method import EaseSettings
+from ease.methods.ease import EaseSettings
 from ease.streams import ImageSet
 from ease.training.fit import Training
 from ease.training.trainings import Finished, Trainings, training_key

@@ -12,7 +12,6 @@ from torch import Tensor
 from ease.backbone import Backbone, Shape
 from ease.errors import EaseError
 from ease.tuning import Adapter
-from ease.tuning.adapter import averaged
 from tests.backbone.small_vits import assert_close, randomised
 
 VIT_B = Shape(dim=768, depth=12, heads=12, hidden=3072)
@@ -79,21 +78,3 @@ def test_dropout_is_for_training_only(backbone: Backbone, images: Tensor) -> Non
 def test_an_unknown_input_is_refused(backbone: Backbone) -> None:
     with pytest.raises(EaseError, match="did you mean 'stream'"):
         Adapter(backbone.shape, reads="steam")  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("bias", [True, False])
-def test_an_average_adds_the_mean_of_what_its_adapters_add(backbone: Backbone, bias: bool) -> None:
-    made = [
-        randomised(
-            Adapter(backbone.shape, rank=rank, scale=scale, bias=bias or rank == 2), seed=rank
-        ).freeze()
-        for rank, scale in ((4, 0.1), (2, 0.5), (3, 2.0))
-    ]
-    state = torch.get_rng_state()
-    one = averaged(made).freeze()  # type: ignore[arg-type]
-    assert torch.equal(torch.get_rng_state(), state)
-    assert one.rank == 9
-    stream = torch.randn(2, 5, backbone.dim, generator=torch.Generator().manual_seed(1))
-    for layer in range(backbone.shape.depth):
-        each = [adapter.branch(layer, stream, stream) for adapter in made]
-        assert_close(one.branch(layer, stream, stream), torch.stack(each).mean(dim=0))  # type: ignore[arg-type]

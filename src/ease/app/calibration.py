@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ease.errors import EaseError
 from ease.streams.images import ImageSet, chosen_by_content
-from ease.streams.intake.sources import FEWEST
+from ease.streams.intake.checks import FEW_IMAGES
 
 HELD_OUT = 0.1
 """Share of the images of a class that are held out."""
@@ -50,7 +50,7 @@ _ABOVE = float(np.nextafter(np.float32(0.5), np.float32(1)))
 def hold_out(images: ImageSet) -> tuple[ImageSet, ImageSet]:
     """Split images into (to learn from, held out).
 
-    A tenth of each class is held out, at least one image, but none of a class with fewer than `FEWEST`. The choice
+    A tenth of each class is held out, at least one image, but none of a class with fewer than `FEW_IMAGES`. The choice
     depends on the content of the images only, so that neither names nor the order of files matter, and equal files are
     on the same side. An image that occurs in two classes is never held out: its true class is not known.
     """
@@ -60,7 +60,7 @@ def hold_out(images: ImageSet) -> tuple[ImageSet, ImageSet]:
         classes_of.setdefault(digest, set()).add(label)
     held: set[str] = set()
     for label, count in Counter(images.labels.tolist()).items():
-        if count >= FEWEST:
+        if count >= FEW_IMAGES:
             own = [digest for digest, labels in classes_of.items() if labels == {label}]
             held |= chosen_by_content(own, HELD_OUT)
     is_held = np.array([digest in held for digest in digests], dtype=bool)

@@ -15,17 +15,27 @@ import torch
 from torch import Tensor
 
 from ease.app.calibration import Calibration, hold_out
-from ease.app.capabilities import extend_learner, forget_class
-from ease.app.prediction import Candidate, Prediction
+from ease.app.prediction import ClassConfidence, Prediction
 from ease.backbone.zoo import EMBEDDED, load_backbone
 from ease.config import resolve
 from ease.errors import EaseError, unknown
 from ease.experiments.predictor import Predictor
-from ease.methods import Files, Learner, backbone_of, find_method, making_sense, restore_learner, save_model
+from ease.methods import (
+    Files,
+    Learner,
+    backbone_of,
+    extendable,
+    find_method,
+    forgettable,
+    making_sense,
+    restore_learner,
+    save_model,
+)
 from ease.progress import Progress, Quiet
 from ease.storage.model_directory import ModelDirectory
 from ease.streams import ImageSet, Task
-from ease.streams.intake.sources import Photos, as_image_set, class_name, gather, jpeg
+from ease.streams.images import jpeg_thumbnail
+from ease.streams.intake import LabelledImages, as_image_set, class_name, collect_images
 from ease.streams.stream import Augmentation
 from ease.streams.transforms import Transforms
 from ease.training.engine import Engine
@@ -273,7 +283,7 @@ class Classifier:
     @property
     def tunable(self) -> bool:
         """Whether `learn` can adapt the backbone to its first images (`tune=True`)."""
-        return bool(self._learner.closer) and not self._learner.task_sizes
+        return bool(self._learner.thorough_settings) and not self._learner.task_sizes
 
     @property
     def history(self) -> list[Learned]:
@@ -328,7 +338,7 @@ class Classifier:
         return [
             Prediction(
                 classes=tuple(
-                    Candidate(name=names[position], confidence=confidence)
+                    ClassConfidence(name=names[position], confidence=confidence)
                     for position, confidence in zip(own, values, strict=True)
                 ),
                 unknown=score if calibrated else None,
@@ -341,7 +351,7 @@ class Classifier:
 
     def learn(
         self,
-        source: Path | str | Mapping[str, Sequence[Any]] | Photos,
+        source: Path | str | Mapping[str, Sequence[Any]] | LabelledImages,
         *,
         extend: bool = False,
         tune: bool = False,
@@ -352,7 +362,7 @@ class Classifier:
         """Learn classes from a folder with one folder per class, or from a mapping of names to images.
 
         Args:
-            source: The folder, the mapping, or what `gather` returned for one of them.
+            source: The folder, the mapping, or what `collect_images` returned for one of them.
             extend: Add the images of known classes to these classes. If False, a known class is an error.
             tune: Train an adapter on the first images of a new model, and keep it if it improves the accuracy on
                 held-out images. The measured accuracies are in the notes of the result.
@@ -365,10 +375,10 @@ class Classifier:
             What was learned, and the accuracy on held-out images.
         """
         with self._changing():
-            if isinstance(source, Photos):
+            if isinstance(source, LabelledImages):
                 photos = source
             else:
-                photos = gather(source, unreadable=unreadable, progress=progress)
+                photos = collect_images(source, unreadable=unreadable, progress=progress)
             known = {name: position for position, name in enumerate(self.classes)}
             again = tuple(name for name in photos.names if name in known)
             if again and not extend:
@@ -381,23 +391,25 @@ class Classifier:
             new = tuple(name for name in photos.names if name not in known)
             learn_from, held_out = self._learn_new(photos, new)
             if again:
-                extend_learner(self._learner, _of_classes(photos, again, known))
+                extendable(self._learner).extend(_of_classes(photos, again, known))
             pictures = self._make_thumbnails(photos, new) if thumbnails else {}
             return self._conclude(photos, new, again, learn_from, held_out, pictures)
 
     def _tune_first_task(self) -> None:
         """Choose the method's settings that adapt the backbone to the first task."""
         learner = self._learner
-        if not learner.closer:
+        if not learner.thorough_settings:
             raise EaseError(f"method '{learner.name}' has nothing to tune (tune, --tune): leave it out")
         if learner.task_sizes:
             raise EaseError(
                 f"the model in {self.path} has learned already, and is tuned on its first photos only "
                 "(tune, --tune): leave it out, or begin a new model"
             )
-        self._learner = type(learner)(self._engine, learner.settings.model_copy(update=learner.closer))
+        self._learner = type(learner)(
+            self._engine, learner.settings.model_copy(update=learner.thorough_settings)
+        )
 
-    def _make_thumbnails(self, photos: Photos, new: tuple[str, ...]) -> Files:
+    def _make_thumbnails(self, photos: LabelledImages, new: tuple[str, ...]) -> Files:
         """A small picture of each new class, by file."""
         files: Files = {}
         for entry in self._classes:
@@ -405,7 +417,7 @@ class Classifier:
                 first = photos.images.of_classes([photos.names.index(entry["name"])]).image(0)
                 self._kept[entry["id"]] = f"thumbnails/{entry['id']:04d}"
                 files[self._kept[entry["id"]]] = {
-                    "jpeg": torch.frombuffer(bytearray(jpeg(first)), dtype=torch.uint8)
+                    "jpeg": torch.frombuffer(bytearray(jpeg_thumbnail(first)), dtype=torch.uint8)
                 }
         return files
 
@@ -416,7 +428,9 @@ class Classifier:
             return None
         return self._directory.load(self.generation, [kept]).files[kept]["jpeg"].numpy().tobytes()
 
-    def _learn_new(self, photos: Photos, new: tuple[str, ...]) -> tuple[ImageSet | None, ImageSet | None]:
+    def _learn_new(
+        self, photos: LabelledImages, new: tuple[str, ...]
+    ) -> tuple[ImageSet | None, ImageSet | None]:
         """Learn the new classes; returns the images used and those held out."""
         if not new:
             return None, None
@@ -439,7 +453,7 @@ class Classifier:
 
     def _conclude(
         self,
-        photos: Photos,
+        photos: LabelledImages,
         new: tuple[str, ...],
         again: tuple[str, ...],
         learn_from: ImageSet | None,
@@ -454,7 +468,7 @@ class Classifier:
             logits, labels = Predictor(self._learner).logits(held_out), torch.from_numpy(held_out.labels)
             accuracy = float((logits.argmax(dim=1) == labels).double().mean() * 100)
             judged.append((logits, labels))
-            if self._learner.adds_exactly:  # they were measured on, and can be learned from now
+            if self._learner.extends_exactly:  # they were measured on, and can be learned from now
                 self._add_held_out(held_out)
         if judged:
             self._calibration = self._calibration.joined(
@@ -480,11 +494,11 @@ class Classifier:
 
     def _count_learned(self, learn_from: ImageSet | None, held_out: ImageSet | None) -> int:
         """Number of images of new classes that the model has learned from."""
-        added = held_out if self._learner.adds_exactly else None
+        added = held_out if self._learner.extends_exactly else None
         return sum(len(images) for images in (learn_from, added) if images is not None)
 
     def _add_held_out(self, held_out: ImageSet) -> None:
-        extend_learner(self._learner, held_out)
+        extendable(self._learner).extend(held_out)
         for position, count in zip(*np.unique(held_out.labels, return_counts=True), strict=True):
             self._classes[position]["count"] += int(count)
 
@@ -525,7 +539,7 @@ class Classifier:
         """
         with self._changing():
             position = self._position(name)
-            done = forget_class(self._learner, position)
+            done = forgettable(self._learner).forget(position)
             self._kept.pop(self._classes.pop(position)["id"], None)
             self._calibration = self._calibration.without(position)
             self._history = [_without(entry, name) for entry in self._history]
@@ -621,12 +635,12 @@ def _settings(method: type[Learner], given: Mapping[str, Any], backbone: str) ->
             )
         if key not in method.Settings.model_fields:
             raise unknown(f"setting of method '{method.name}'", key, method.Settings.model_fields)
-    preset = "bench-small" if backbone == EMBEDDED else None
+    preset = "few-images" if backbone == EMBEDDED else None
     config, _ = resolve({"method": method.name, "settings": dict(given)}, preset=preset)
     return method.Settings.model_validate(config.settings)
 
 
-def _of_classes(photos: Photos, names: Sequence[str], position: Mapping[str, int]) -> ImageSet:
+def _of_classes(photos: LabelledImages, names: Sequence[str], position: Mapping[str, int]) -> ImageSet:
     """The images of these classes, labelled by position."""
     wanted = [photos.names.index(name) for name in names]
     return photos.images.of_classes(wanted, relabel=lambda c: position[photos.names[c]])

@@ -9,7 +9,7 @@ from pathlib import Path
 from ease.app.classifier import Classifier
 from ease.app.evaluation import evaluate_folder
 from ease.errors import EaseError
-from ease.methods import Compactable, Compaction, Learner, methods
+from ease.methods import Compaction, Learner, compactable
 from ease.progress import Progress
 from ease.storage import files as durable
 from ease.storage.files import FileEntry
@@ -186,9 +186,4 @@ def history_bytes(directory: ModelDirectory) -> int:
 
 def compacted(learner: Learner, compaction: Compaction) -> Learner:
     """The smaller learner; the given one is not changed. A method that cannot be compacted is refused."""
-    if not isinstance(learner, Compactable):
-        able = [f"'{name}'" for name, method in methods().items() if issubclass(method, Compactable)]
-        raise EaseError(
-            f"a model of '{learner.name}' cannot be compacted: only those of {' and '.join(able)} can"
-        )
-    return learner.compacted(compaction)
+    return compactable(learner).compacted(compaction)

@@ -21,7 +21,8 @@ from ease.app.classifier import Classifier
 from ease.errors import EaseError
 from ease.progress import Progress
 from ease.storage.files import make_folder, write_atomic, write_json
-from ease.streams.intake.sources import Photos, gather, jpeg
+from ease.streams.images import jpeg_thumbnail
+from ease.streams.intake import LabelledImages, collect_images
 
 WORST_CLASSES = 6
 """Number of classes whose mistakes are shown as pictures."""
@@ -119,7 +120,7 @@ def evaluate_folder(
     folder: Path | str,
     unreadable: Literal["refuse", "skip"] = "refuse",
     progress: Progress | None = None,
-) -> tuple[Evaluation, Photos]:
+) -> tuple[Evaluation, LabelledImages]:
     """Score a model on a folder with one folder of photos per class.
 
     Args:
@@ -131,7 +132,7 @@ def evaluate_folder(
     Returns:
         The evaluation, and the photos it was made on.
     """
-    photos = gather(folder, unreadable=unreadable, progress=progress)
+    photos = collect_images(folder, unreadable=unreadable, progress=progress)
     position = {name: i for i, name in enumerate(classifier.classes)}
     labels = np.array([position.get(photos.names[c], -1) for c in photos.images.labels])
     if not (labels >= 0).any():
@@ -185,7 +186,7 @@ def _mistakes(
 # --- files ----------------------------------------------------------------------------------------
 
 
-def write_evaluation(evaluation: Evaluation, photos: Photos, out: Path) -> list[Path]:
+def write_evaluation(evaluation: Evaluation, photos: LabelledImages, out: Path) -> list[Path]:
     """Write an HTML page, the confusion matrix as CSV, and all figures as JSON; returns the paths."""
     make_folder(out)
     paths = [out / "evaluation.html", out / "confusion.csv", out / "evaluation.json"]
@@ -201,7 +202,7 @@ def write_evaluation(evaluation: Evaluation, photos: Photos, out: Path) -> list[
     return paths
 
 
-def _page(evaluation: Evaluation, photos: Photos) -> str:
+def _page(evaluation: Evaluation, photos: LabelledImages) -> str:
     source = (files("ease.app") / "evaluation.html").read_text(encoding="utf-8")
     template = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     worst = [name for name in evaluation.by_class() if name in evaluation.mistakes][:WORST_CLASSES]
@@ -231,7 +232,7 @@ def _most_frequent_mistake(evaluation: Evaluation, name: str) -> str:
     return Counter(m.taken_for for m in evaluation.mistakes[name]).most_common(1)[0][0]
 
 
-def _pictures(evaluation: Evaluation, photos: Photos, name: str) -> list[tuple[str, Mistake]]:
+def _pictures(evaluation: Evaluation, photos: LabelledImages, name: str) -> list[tuple[str, Mistake]]:
     return [
         (_thumbnail(photos.images.image(m.position)), m) for m in evaluation.mistakes[name][:MISTAKES_SHOWN]
     ]
@@ -239,4 +240,4 @@ def _pictures(evaluation: Evaluation, photos: Photos, name: str) -> list[tuple[s
 
 def _thumbnail(image: Tensor) -> str:
     """A data URI, so that the page is a single file."""
-    return f"data:image/jpeg;base64,{base64.b64encode(jpeg(image)).decode()}"
+    return f"data:image/jpeg;base64,{base64.b64encode(jpeg_thumbnail(image)).decode()}"

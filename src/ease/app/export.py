@@ -20,7 +20,7 @@ from ease.app.prediction import UNKNOWN_THRESHOLD
 from ease.backbone import PTM
 from ease.backbone.vit import stacked
 from ease.errors import EaseError
-from ease.methods import Learner, making_sense, open_model
+from ease.methods import Learner, making_sense, open_model, set_budget
 from ease.storage import files as durable
 from ease.storage.model_directory import model_directory
 
@@ -171,7 +171,7 @@ def onnx_of(
     import onnx
 
     if not learner.per_image:
-        learner.within(len(learner.subspaces()))  # a graph always takes all passes
+        set_budget(learner, len(learner.subspaces()))  # a graph always takes all passes
     calibration = Calibration.none() if calibration is None else calibration
     network = Network(learner, calibration).eval()
     size = sum(value.numel() * value.element_size() for value in network.state_dict().values())

@@ -10,7 +10,7 @@ UNKNOWN_THRESHOLD = 0.5
 """An image whose unknown score is above this is taken for none of the classes."""
 
 
-class Candidate(BaseModel):
+class ClassConfidence(BaseModel):
     """A class that an image may show."""
 
     model_config = ConfigDict(frozen=True)
@@ -44,7 +44,7 @@ class Prediction(BaseModel):
     unknown: float | None = Field(
         description="0: certainly a known class, 1: certainly none; null if the model is not calibrated"
     )
-    classes: tuple[Candidate, ...] = Field(description="the most likely classes, the best one first")
+    classes: tuple[ClassConfidence, ...] = Field(description="the most likely classes, the best one first")
     calibrated: bool = Field(description="whether confidences were fitted on held-out images")
 
     @computed_field(description="whether the image is more likely none of the classes")  # type: ignore[prop-decorator]

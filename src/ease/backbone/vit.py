@@ -109,22 +109,17 @@ class Backbone:
         images: Tensor,
         tuning: Tuning | None = None,
         reading: Reading = "pooled",
-        drop_patches: float = 0.0,
     ) -> Tensor:
         """One subspace, with gradients for the tuning and in the tuning's own mode (train or eval).
 
         Images [N, 3, s, s] -> [N, d]; for `Layers` [N, width]; for `tokens` [N, T, d] after the final norm: class
-        token and registers, prompts if the tuning has any, patches. `drop_patches` is the share of patches that each
-        image loses, at random, before the first block: training costs so much less.
+        token and registers, prompts if the tuning has any, patches.
         """
         tuning = PTM if tuning is None else tuning
         if isinstance(reading, Layers):
             reading.check(self.shape.depth)
         vit: Any = tuning.vit() or self.vit
-        x = embed(vit, images, tuning)
-        if drop_patches:
-            x = _thinned(x, vit.num_prefix_tokens, drop_patches)
-        return self._run(x, tuning, reading)
+        return self._run(embed(vit, images, tuning), tuning, reading)
 
     @torch.no_grad()
     def features(
@@ -243,14 +238,6 @@ class Backbone:
         if prompts and x.shape[1] > 1:  # prompts steer the others; what pools over tokens must not see them
             x = torch.cat([x[:, :front], x[:, front + prompts :]], dim=1)
         return vit.forward_head(x, pre_logits=True)
-
-
-def _thinned(x: Tensor, front: int, share: float) -> Tensor:
-    """Tokens [N, T, d] without a random share of the patches, different ones for each image; at least one stays."""
-    patches = x[:, front:]
-    count = max(1, round((1 - share) * patches.shape[1]))
-    chosen = torch.rand(patches.shape[:2], device=x.device).topk(count, dim=1, sorted=False).indices
-    return torch.cat([x[:, :front], patches.gather(1, chosen[..., None].expand(-1, -1, x.shape[-1]))], dim=1)
 
 
 @contextmanager

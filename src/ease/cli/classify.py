@@ -57,7 +57,7 @@ def learn(
     from ease.config import parse_sets
     from ease.progress import Bars
     from ease.storage.model_directory import ModelDirectory
-    from ease.streams.intake.sources import gather
+    from ease.streams.intake import collect_images
 
     damaged = options.refuse_or_skip(unreadable)
     given: dict[str, Any] = {
@@ -75,9 +75,9 @@ def learn(
                 f"{name} is an option for a new model, and there is a model in {model}: leave it out"
             )
         classifier = Classifier.open(model, weights)
-        photos = gather(folder, unreadable=damaged, progress=Bars())
+        photos = collect_images(folder, unreadable=damaged, progress=Bars())
     else:
-        photos = gather(folder, unreadable=damaged, progress=Bars())
+        photos = collect_images(folder, unreadable=damaged, progress=Bars())
         # Not written yet: a failure before anything was learned leaves nothing behind.
         classifier = Classifier.create(
             model, weights=weights, settings=parse_sets(sets or []), write=False, **given
@@ -137,7 +137,7 @@ def predict(
     from ease.app.classifier import Classifier
     from ease.app.prediction import Predictions
     from ease.progress import Bars
-    from ease.streams.intake.sources import find_images
+    from ease.streams.intake import find_images
 
     if as_json and as_csv:
         raise EaseError("--json and --csv exclude each other: choose one")

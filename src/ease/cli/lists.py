@@ -16,21 +16,24 @@ def methods(as_json: options.Json = False) -> None:
     """List the methods, including those of other installed packages."""
     from ease.methods import faults
     from ease.methods import methods as known
+    from ease.tuning import faults as tuning_faults
 
     rows = [
         {"name": name, "kind": learner.kind, "tuning": learner.tuning, "idea": learner.idea}
         for name, learner in known().items()
     ]
     listing(rows, as_json)
-    for line in faults().values():
+    for line in (*faults().values(), *tuning_faults().values()):
         typer.echo(f"note: {line}", err=True)
 
 
 def datasets(as_json: options.Json = False) -> None:
     """List the datasets."""
-    from ease.streams.datasets import dataset_list
+    from ease.streams.datasets import dataset_faults, dataset_list
 
     listing([{"name": name, "about": about} for name, about in dataset_list().items()], as_json)
+    for line in dataset_faults().values():
+        typer.echo(f"note: {line}", err=True)
 
 
 def backbones(as_json: options.Json = False) -> None:
@@ -48,8 +51,9 @@ def presets(
 
     A row names the dataset, protocol and backbone as well: 'ease run --preset released/ROW' needs no other option.
     """
-    from ease.presets import preset_list, preset_rows
+    from ease.presets import ALIASES, preset_list, preset_rows
 
+    name = ALIASES.get(name or "", name)
     about = preset_list()
     rows = {key: preset_rows(key) for key in (about if name is None else [name])}
     named = [{"name": row, **place} for own in rows.values() for row, place in own.items()]
@@ -107,9 +111,9 @@ def check(
 ) -> None:
     """Look for damaged, duplicate and missing images. The exit code is 1 if the data is damaged."""
     from ease.progress import Bars
-    from ease.streams.intake.checks import check_dataset
+    from ease.streams.datasets.check import check_dataset
 
-    found = check_dataset(name, data_root, archive, Bars().bar)
+    found = check_dataset(name, data_root, archive, Bars())
     if as_json:
         print_json(found.as_json())
     else:

@@ -157,9 +157,6 @@ def compact(
         int | None,
         typer.Option(metavar="K", help="Largest number of subspaces, that is of passes per prediction."),
     ] = None,
-    how: Annotated[
-        str | None, typer.Option(help="How to lose subspaces: drop (default), or merge adapters.")
-    ] = None,
     check: Annotated[
         Path | None,
         typer.Option(
@@ -185,7 +182,7 @@ def compact(
 
     done = work(
         model,
-        Compaction(storage, energy, max_subspaces, how),
+        Compaction(storage, energy, max_subspaces),
         check=check,
         dry_run=dry_run,
         forget_history=forget_history,

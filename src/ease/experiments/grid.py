@@ -21,8 +21,7 @@ from ease.errors import EaseError
 from ease.experiments.record import Record
 from ease.experiments.run import Shelf, resume_run, start_run
 from ease.filesystem import exists
-from ease.methods import find_method
-from ease.methods.ease.method import Ease
+from ease.methods import SharesTrainings, find_method
 from ease.progress import Progress, Quiet
 from ease.storage.files import check_folder_place, read_json
 from ease.training.processes import begin_work
@@ -69,10 +68,11 @@ class Cell:
 
 
 def same_subspaces(config: RunConfig) -> str | None:
-    """What to put in a cell's `shares`: EASE's variants differ mostly in how prototypes are used."""
-    if not issubclass(find_method(config.method), Ease):
+    """What to put in a cell's `shares`: cells with equal values may reuse each other's trainings."""
+    method = find_method(config.method)
+    if not issubclass(method, SharesTrainings):
         return None
-    parts = (config.dataset, config.protocol, config.seed, config.settings["tuning"], config.settings["rank"])
+    parts = (config.dataset, config.protocol, config.seed, method.shared_trainings(config.settings))
     return " ".join(map(str, parts))
 
 

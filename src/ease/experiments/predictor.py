@@ -14,12 +14,12 @@ from torch import Tensor
 
 from ease.errors import EaseError
 from ease.experiments.metrics import score_stage
-from ease.methods import Learner, open_model
+from ease.methods import Learner, open_model, set_budget
 from ease.progress import Progress
 from ease.storage.model_directory import model_directory
 from ease.streams import ImageSet
 from ease.streams.datasets import load_dataset
-from ease.training.features import FeatureStore, Shelf
+from ease.training.features import FeatureKey, FeatureStore
 
 Images = ImageSet | Sequence[ImageSet] | Tensor
 """What can be scored: one set of images, several of them, or pixels [N, 3, s, s] that `Engine.pixels` prepared."""
@@ -100,11 +100,11 @@ class Predictor:
         if self.budget is None:
             yield
             return
-        self.learner.within(self.budget)
+        set_budget(self.learner, self.budget)
         try:
             yield
         finally:
-            self.learner.within(None)
+            set_budget(self.learner, None)
 
     def _of_batch(self, batch: ImageSet | Tensor) -> Tensor:
         learner = self.learner
@@ -118,8 +118,8 @@ class Predictor:
         engine = self.learner.engine
         digests = [batch.digest(i) for i in range(len(batch))]
         subspaces = self.learner.subspaces()
-        shelves = [self._shelf(s.hash) for s in subspaces]
-        found = [None if shelf is None else store.get(shelf, digests) for shelf in shelves]
+        keys = [self._key(s.hash) for s in subspaces]
+        found = [None if key is None else store.get(key, digests) for key in keys]
         missing = [i for i, features in enumerate(found) if features is None]
         if missing:
             tunings = [subspaces[i].tuning for i in missing]
@@ -127,17 +127,17 @@ class Predictor:
             self.computed += len(batch) * len(missing)
             for features, i in zip(fresh, missing, strict=True):
                 found[i] = features
-                shelf = shelves[i]
-                if shelf is not None:
+                key = keys[i]
+                if key is not None:
                     with engine.one_writer():
-                        store.put(shelf, digests, features)
+                        store.put(key, digests, features)
         return torch.stack([f for f in found if f is not None])
 
-    def _shelf(self, tuning: str | None) -> Shelf | None:
+    def _key(self, tuning: str | None) -> FeatureKey | None:
         if tuning is None:
             return None
         engine = self.learner.engine
-        return Shelf(
+        return FeatureKey(
             engine.transforms.id,
             engine.backbone.weights_hash,
             tuning,

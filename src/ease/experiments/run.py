@@ -23,7 +23,7 @@ from ease.errors import EaseError
 from ease.experiments.metrics import StageScore, score_stage, summary
 from ease.experiments.predictor import Predictor
 from ease.filesystem import entries, exists, is_file, shown, what_is
-from ease.methods import Learner, class_fields, find_method, restore_learner, save_model
+from ease.methods import Learner, class_fields, current_settings, find_method, restore_learner, save_model
 from ease.progress import Progress, Quiet
 from ease.reporting.report import write_report
 from ease.storage import files as durable
@@ -192,7 +192,9 @@ def resume_run(out: Path, progress: Progress | None = None, *, shelf: Shelf | No
     if not isinstance(stored, dict) or not isinstance(stored.get("notes"), list):
         raise EaseError(f"{folder.config} is damaged: start again in a new folder")
     config = validated(RunConfig, stored.get("config"), str(folder.config))
-    return _Run(config, folder, stored["notes"], progress or Quiet(), fresh=False, shelf=shelf).finish()
+    _, dropped = current_settings(config.method, stored["config"].get("settings") or {})
+    notes = [*stored["notes"], *(note for note in dropped if note not in stored["notes"])]
+    return _Run(config, folder, notes, progress or Quiet(), fresh=False, shelf=shelf).finish()
 
 
 class _Run:

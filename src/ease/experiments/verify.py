@@ -22,12 +22,12 @@ from ease.backbone.zoo import backbone_from_state
 from ease.errors import EaseError
 from ease.filesystem import is_file, shown
 from ease.methods import TunedHead
-from ease.methods.ease.method import Ease, EaseSettings, UpperBound
+from ease.methods.ease import Ease, EaseSettings, UpperBound
 from ease.streams import Dataset, ImageSet, Task
 from ease.streams.protocol import make_stream
 from ease.streams.transforms import Transforms
 from ease.training.engine import Engine
-from ease.training.fit import Order
+from ease.training.fit import VisitingOrder
 from ease.training.memory import Memory
 
 TOLERANCE = 1e-5
@@ -171,7 +171,7 @@ def _learner(
         """Takes its subspaces from the golden file."""
 
         def train_subspace(
-            self, task: Task, start: TunedHead | None = None, order: Order | None = None
+            self, task: Task, start: TunedHead | None = None, order: VisitingOrder | None = None
         ) -> Tuning:
             prefix = f"task{task.index}"
             module = self.new_subspace(task)

@@ -11,8 +11,7 @@ import torch.nn.functional as F
 from ease.config import RunConfig
 from ease.errors import EaseError
 from ease.experiments.run import make_tasks
-from ease.methods import open_model
-from ease.methods.ease.method import Ease
+from ease.methods import PrototypesPerSubspace, open_model
 from ease.reporting.figures import SubspaceView
 from ease.training.memory import joined
 
@@ -26,15 +25,15 @@ def views_of_run(folder: Path, config: RunConfig) -> list[SubspaceView]:
 
     weights = None if config.weights is None else Path(config.weights)
     learner, _ = open_model(folder / "model", weights)
-    if not isinstance(learner, Ease) or len(learner.tunings) < SHOWN:
+    shown = learner.prototypes_per_subspace()[:SHOWN] if isinstance(learner, PrototypesPerSubspace) else []
+    if len(shown) < SHOWN:
         raise EaseError(f"{folder} has no two subspaces to show: run EASE on a stream of two tasks or more")
     stream, _ = make_tasks(config)
     tasks = stream.tasks[:SHOWN]
     images = joined(*(task.test for task in tasks))
     names = [name for task in tasks for name in task.names]
-    features = learner.engine.features(images, learner.tunings[:SHOWN])
-    columns = [learner.columns().index(number + 1) for number in range(SHOWN)]
-    prototypes = learner.classifier()[columns, : len(names)]
+    features = learner.engine.features(images, [tuning for tuning, _ in shown])
+    prototypes = [rows[: len(names)] for _, rows in shown]
     views = []
     for number in range(SHOWN):
         both = F.normalize(torch.cat([features[number], prototypes[number].cpu()]), dim=-1).numpy()

@@ -1,4 +1,4 @@
-"""Prototypes that old classes lack in new subspaces, synthesised from what is real (Eq. 8-9 and the ablations)."""
+"""Synthesis of the prototypes of old classes in new subspaces (Eq. 8-9 and the variants of the ablation)."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from ease.heads.prototypes import PrototypeBank
 
 References = Literal["triangle", "newest"]
 Synthesis = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""(P[o,o], P[n,o], P[n,n]) -> estimate of P[o,n]."""
+"""Maps (P[o,o], P[n,o], P[n,n]) to an estimate of P[o,n]."""
 
 SINKHORN_STEPS = 1000
-"""More are needed only far below any useful regularisation; the rows of the plan are normalised in any case."""
+"""Maximum number of iterations; more are needed only for a regularisation far below any useful value."""
 
 
 def semantic(old_in_old: Tensor, new_in_old: Tensor, new_in_new: Tensor) -> Tensor:
-    """PPS: old classes as mixtures of new ones, weighted by similarity in the co-occurrence space.
+    """PPS (Eq. 8-9): old classes as mixtures of new ones, weighted by similarity in the co-occurrence space.
 
     Args:
         old_in_old: P[o,o], [n_old, d], old classes in their own subspace.
-        new_in_old: P[n,o], [n_new, d], reference classes in that same subspace.
+        new_in_old: P[n,o], [n_new, d], reference classes in the same subspace.
         new_in_new: P[n,n], [n_new, d], reference classes in the target subspace.
 
     Returns:
@@ -36,28 +36,29 @@ def semantic(old_in_old: Tensor, new_in_old: Tensor, new_in_new: Tensor) -> Tens
 def nearest_images(
     old_in_old: Tensor, images_in_old: Tensor, images_in_new: Tensor, neighbours: int
 ) -> Tensor:
-    """PIS (supplement): as PPS, with each old class's most similar new images as references.
+    """PIS (supplement): like PPS, with the most similar new images as references for each old class.
 
     Args:
         old_in_old: P[o,o], [n_old, d], old classes in their own subspace.
-        images_in_old: [N, d], features of the new images in that same subspace.
+        images_in_old: [N, d], features of the new images in the same subspace.
         images_in_new: [N, d], features of the same images in the target subspace.
-        neighbours: k, images that an old class is made of; all of them if there are fewer.
+        neighbours: Number k of images that represent an old class; all of them if there are fewer.
 
     Returns:
         Estimate of P[o,n], [n_old, d].
     """
     similarity = similarities(old_in_old, images_in_old)
     nearest, which = similarity.topk(min(neighbours, similarity.shape[1]), dim=-1)
-    # As a sparse [n_old, N] product: gathering k features per class would take k times the memory.
+    # As a sparse [n_old, N] product, because gathering k features per class would take k times the memory.
     return torch.zeros_like(similarity).scatter(1, which, nearest.softmax(dim=-1)) @ images_in_new
 
 
 def linear_map(old_in_old: Tensor, new_in_old: Tensor, new_in_new: Tensor, ridge: float) -> Tensor:
     """LR: P[o,o] W, where W [d, d] minimises `|P[n,o] W - P[n,n]|^2 + ridge * s |W|^2`.
 
-    s is the mean squared length of P[n,o]'s rows, so that `ridge` means the same on every backbone. There are fewer
-    classes than dimensions, so without penalty W is the smallest of many solutions. Arguments as in `semantic`.
+    s is the mean squared length of the rows of P[n,o], so that `ridge` has the same meaning on every backbone. There
+    are fewer classes than dimensions, so without a penalty W is the smallest of many solutions. Arguments as in
+    `semantic`.
 
     Returns:
         Estimate of P[o,n], [n_old, d].
@@ -67,23 +68,22 @@ def linear_map(old_in_old: Tensor, new_in_old: Tensor, new_in_new: Tensor, ridge
     solid = values > values.max() * max(known.shape) * torch.finfo(torch.float64).eps
     penalty = ridge * known.square().sum(dim=1).mean()
     inverse = torch.where(solid, values / (values.square() + penalty), 0.0)
-    # From the left, so that W is never formed: it has d^2 entries and rank n_new.
+    # Multiplied from the left, so that W, which has d^2 entries and rank n_new, is never formed.
     return ((old @ right.mT * inverse) @ (left.mT @ wanted)).to(new_in_new)
 
 
 def transported(old_in_old: Tensor, new_in_old: Tensor, new_in_new: Tensor, regularisation: float) -> Tensor:
-    """OT: as PPS, with the rows of an entropic transport plan as weights.
+    """OT: like PPS, with the rows of an entropic transport plan as weights.
 
-    Cost 1 - cos, uniform marginals: all references together are used equally, so an old class cannot claim one that
-    others are nearer to. Arguments as in `semantic`; the old classes share one plan.
+    The cost is 1 - cos and the marginals are uniform, so all references are used equally. Arguments as in `semantic`.
 
     Returns:
         Estimate of P[o,n], [n_old, d].
     """
     from ot.bregman import sinkhorn_log  # takes seconds to import
 
-    # fp64, or rounding keeps the marginals from ever meeting the threshold; in the log domain, or a small
-    # regularisation underflows.
+    # In fp64, because in fp32 rounding keeps the marginals from reaching the threshold; in the log domain, because a
+    # small regularisation underflows otherwise.
     cost = 1 - similarities(old_in_old.double(), new_in_old.double())
     rows, columns = (cost.new_full((n,), 1 / n) for n in cost.shape)
     plan = sinkhorn_log(rows, columns, cost, regularisation, SINKHORN_STEPS, stopThr=1e-9, warn=False)
@@ -101,25 +101,29 @@ def complete(
     references: References | None = "triangle",
     synthesise: Synthesis | None = semantic,
 ) -> Tensor:
-    """The full classifier (Eq. 10), [S, C, d]: real cells where there are any, synthesised ones elsewhere.
+    """The full classifier (Eq. 10): real prototypes where there are any, synthesised ones elsewhere.
 
     Args:
-        bank: the real cells.
-        subspaces: the columns, in this order.
-        references: `triangle` mixes all classes with a real cell in the target subspace, so that every estimate is
-            renewed as tasks arrive (released); `newest` uses only the classes the target subspace was learned for, so
-            that an estimate never changes (the paper's text); None leaves missing cells at zero.
-        synthesise: how one cell is estimated; None takes the cells that were kept because they need images (PIS).
+        bank: The real prototypes.
+        subspaces: The subspaces of the classifier, in this order.
+        references: Which classes the missing prototypes are synthesised from. `triangle`: all classes with a real
+            prototype in the target subspace, so that every estimate changes as tasks arrive (released code).
+            `newest`: only the classes that the target subspace was trained on, so that an estimate never changes (the
+            paper's text). None leaves missing prototypes at zero.
+        synthesise: How missing prototypes are estimated; None takes those that are kept in the bank (PIS).
+
+    Returns:
+        Prototypes [S, C, d].
     """
     sample = next(iter(bank.cells.values()))
     full = sample.new_zeros(len(subspaces), bank.classes, sample.shape[-1])
     for column, subspace in enumerate(subspaces):
         real = bank.with_real(subspace)
         sources = bank.learned_for(subspace) if references == "newest" else real
-        if not any(len(bank.counts[task]) for task in sources):  # all of its classes were forgotten
+        if not any(len(bank.counts[task]) for task in sources):  # all of these classes were forgotten
             sources = real
         for task in range(bank.tasks):
-            if not len(bank.counts[task]):  # forgotten, and so perhaps the subspace it was learned in
+            if not len(bank.counts[task]):  # forgotten
                 continue
             if task in real:
                 full[column, bank.rows(task)] = bank.cells[task, subspace]
@@ -137,7 +141,7 @@ def complete(
 
 
 def diagonal(bank: PrototypeBank, subspaces: list[int], always: set[int]) -> Tensor:
-    """Only each task's own subspace filled (the ablation's task-specific adapters), and the subspaces in `always`."""
+    """A classifier with prototypes only in each task's own subspace (ablation) and in the subspaces in `always`."""
     full = complete(bank, subspaces, references=None)
     own = bank.own_of_class()
     for column, subspace in enumerate(subspaces):
@@ -147,7 +151,16 @@ def diagonal(bank: PrototypeBank, subspaces: list[int], always: set[int]) -> Ten
 
 
 def cosines(features: Tensor, prototypes: Tensor, dot: bool = False) -> Tensor:
-    """[S, N, d] and [S, C, d] -> [S, N, C], each subspace on its own; plain products for the literal Eq. 12."""
+    """Similarities of features and prototypes in each subspace separately.
+
+    Args:
+        features: [S, N, d].
+        prototypes: [S, C, d].
+        dot: Plain dot products, as in the literal Eq. 12, in place of cosines.
+
+    Returns:
+        [S, N, C].
+    """
     if dot:
         return torch.einsum("snd,scd->snc", features, prototypes)
     return torch.einsum("snd,scd->snc", F.normalize(features, dim=-1), F.normalize(prototypes, dim=-1))

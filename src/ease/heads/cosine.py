@@ -1,4 +1,4 @@
-"""The throw-away head a subspace is trained with."""
+"""The head that a subspace is trained with and that is discarded afterwards."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from torch import Tensor, nn
 
 
 class CosineHead(nn.Module):
-    """`sigma * cos(f, W)`, with sigma learned.
+    """`sigma * cos(f, W)` with a learned scale sigma.
 
     Args:
-        dim: feature width d.
-        classes: rows of W.
-        sigma: where the learned scale starts; 1 as released. On few steps it hardly moves, so small data wants more.
-        generator: source of the initial W ~ U(-1/sqrt d, 1/sqrt d).
-        negatives: [n, d] fixed rows for classes that are not in the task; a single class alone has nothing to learn.
+        dim: Feature width d.
+        classes: Number of rows of W.
+        sigma: Initial scale; 1 in the released code. It changes little in few steps, so small datasets need more.
+        generator: Source of the initial W ~ U(-1/sqrt d, 1/sqrt d).
+        negatives: Fixed rows [n, d] for classes that are not in the task. A task of one class needs them, because its
+            cross-entropy is zero without.
     """
 
     negatives: Tensor | None
@@ -35,18 +36,6 @@ class CosineHead(nn.Module):
         bound = 1 / math.sqrt(dim)
         self.weight = nn.Parameter(torch.empty(classes, dim).uniform_(-bound, bound, generator=generator))
         self.sigma = nn.Parameter(torch.full((1,), float(sigma)))
-
-    @torch.no_grad()
-    def start_as(self, means: Tensor) -> None:
-        """W tells these class means [classes, d] apart from the first step on; lengths stay as they were drawn.
-
-        What all classes have in common tells nothing, so each row points from the classes' centre to its own. A class
-        that is alone with negatives is told from them by where it lies itself.
-        """
-        rows = F.normalize(means, dim=-1)
-        if len(rows) > 1:
-            rows = F.normalize(rows - rows.mean(dim=0), dim=-1)
-        self.weight.copy_(rows.to(self.weight) * self.weight.norm(dim=-1, keepdim=True))
 
     def forward(self, features: Tensor) -> Tensor:
         """[N, d] -> [N, classes], or [N, classes + n] with negatives."""

@@ -1,4 +1,4 @@
-"""One Gaussian per class, compared by the Mahalanobis distance of FeCAM, from sums that images are added to."""
+"""One Gaussian per class, compared by the Mahalanobis distance of FeCAM. Statistics are running sums."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ease.heads.triangle import unpacked_triangle
 from ease.heads.whitened import WhitenedHead
 
 PRECISION = torch.finfo(torch.float32).eps
-"""Features and stored statistics are single precision: what is smaller than this, relatively, is rounding."""
+"""Features and stored statistics are in single precision; relative differences below this are rounding errors."""
 
 
 class GaussianHead:
@@ -46,7 +46,7 @@ class GaussianHead:
 
     @property
     def classes(self) -> int:
-        """How many there are."""
+        """Number of classes."""
         return len(self.counts)
 
     def grow(self, classes: int) -> None:
@@ -57,7 +57,7 @@ class GaussianHead:
         self._inverses += [None] * classes
 
     def add(self, features: Tensor, labels: Tensor) -> None:
-        """Take in features [N, K] of classes `labels` [N], new ones or more of known ones."""
+        """Add features [N, K] of the classes `labels` [N]. The classes may have images already."""
         labels = labels.cpu()
         for position in labels.unique().tolist():
             mine = features[labels == position]
@@ -74,7 +74,7 @@ class GaussianHead:
             self._inverses[position] = None
 
     def forget(self, position: int) -> None:
-        """Drop a class. Nothing of it remains, and the other classes stay what they are."""
+        """Remove a class. Nothing of it remains, and the other classes do not change."""
         keep = torch.arange(self.classes) != position
         self.means, self.counts, self.scatters = self.means[keep], self.counts[keep], self.scatters[keep]
         del self._inverses[position]
@@ -92,7 +92,7 @@ class GaussianHead:
         return (shrunk * scale[:, None] * scale).fill_diagonal_(1.0)
 
     def inverse(self, position: int) -> Tensor:
-        """N^-1 [K, K] of a class in double precision, computed when it is first asked for after a change."""
+        """N^-1 [K, K] of a class in double precision, computed when it is first needed after a change."""
         kept = self._inverses[position]
         if kept is None:
             kept = self._inverses[position] = _inverse(self.correlations(position))

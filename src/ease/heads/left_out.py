@@ -1,4 +1,4 @@
-"""Scores of learned images as if each had been left out: what a head makes of images it has not seen, without any."""
+"""Leave-one-out scores of learned images: how a head would score images that it has not seen."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ from torch import Tensor
 from ease.heads.whitened import Covariance, WhitenedHead
 
 AT_ONCE = 256
-"""Images that are worked on side by side: each takes K numbers for every token."""
+"""Images processed at a time; each takes K numbers for every token."""
 
 
 def left_out_scores(head: WhitenedHead, features: Tensor, labels: Tensor) -> Tensor:
-    """Scores [N, C] of images that the head was made of, each as the head without that one image would give them.
+    """Scores of images that a head was computed from, each as the head without that image would give them.
 
-    Leaving out image i of class y moves the mean of y and the centre along d = h_i - mu_y, and takes from the
+    Leaving out image i of class y moves the mean of y and the centre along d = h_i - mu_y, and removes from the
     covariance one rank-one term for the whole feature and one for each of its tokens. All inner products of the smaller
-    head then follow from those of the whole one (Woodbury, 1950), so that no head is made anew. The shares of the
-    shrinkage are those of the whole head, which one image hardly changes; the rest is exact.
+    head follow from those of the whole one (Woodbury, 1950), so that no other head has to be computed. The shares of
+    the shrinkage are those of the whole head, which one image hardly changes; everything else is exact.
 
-    Without it a learned image would look far too much like its class: with more dimensions than images it has a
-    direction of the covariance nearly to itself.
+    Plain scores of learned images would be far too high: with more dimensions than images, every image has a direction
+    of the covariance almost to itself.
 
     Args:
-        head: what was made of these images, and maybe of others.
+        head: A head computed from these images, and possibly from others.
         features: [N, K].
-        labels: [N], each image's class.
+        labels: The class of each image, [N].
 
     Returns:
-        fp32; NaN for the only image of a class, without which there would be no such class.
+        Scores [N, C] in fp32; NaN for the only image of a class.
     """
     covariance = head.covariance()
     parts = zip(features.split(AT_ONCE), labels.split(AT_ONCE), strict=True)
@@ -44,11 +44,11 @@ def _some_left_out(head: WhitenedHead, covariance: Covariance, features: Tensor,
     apart = image - means[labels]  # d, whitened
     count = head.counts[labels].double()
     others = count - 1
-    # Without the image the centre is at -step d and the mean of its class at -d / (n - 1), seen from where they are.
+    # Without the image, the centre moves by -step d and the mean of its class by -d / (n - 1).
     step = torch.where(head.counts[labels] > 1, 1 / (others * head.classes), torch.nan)
     moved = step[:, None].expand(-1, head.classes).clone()
     moved[torch.arange(len(labels)), labels] -= 1 / others
-    if head.classes == 1:  # a single class is seen from zero
+    if head.classes == 1:  # with a single class the centre is zero
         step, moved = torch.zeros_like(step), -1 / others[:, None]
     along, image_along, mean_along = apart.square().sum(dim=1), (image * apart).sum(dim=1), apart @ means.mT
     product = image @ means.mT + moved * (image_along + step * along)[:, None] + step[:, None] * mean_along
@@ -76,13 +76,13 @@ def _some_left_out(head: WhitenedHead, covariance: Covariance, features: Tensor,
 
 
 def _lost_terms(matrix: Tensor, distance: Tensor, apart: Tensor, covariance: Covariance) -> Tensor:
-    """[n, 1 + tokens, K]: d whitened as a whole, and each of its tokens alone, by how much of it is in Sigma.
+    """The terms that Sigma loses, [n, 1 + tokens, K]: d whitened as a whole, and each of its tokens alone.
 
     Args:
-        matrix: what whitens, [K, K].
+        matrix: The whitening matrix, [K, K].
         distance: d, [n, K].
         apart: d whitened, [n, K].
-        covariance: of the head.
+        covariance: The covariance of the head.
     """
     width = matrix.shape[0] // len(covariance.own)
     terms = [covariance.whole**0.5 * apart]

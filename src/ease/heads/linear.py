@@ -1,4 +1,4 @@
-"""A linear classifier that gains rows as classes arrive."""
+"""A linear classifier that grows with the number of classes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class GrowingLinear(nn.Module):
         self.bias = nn.Parameter(torch.empty(0))
 
     def grow(self, classes: int, generator: torch.Generator | None = None) -> None:
-        """Add rows: N(0, .02) weights and zero bias, as a new head on a ViT usually starts."""
+        """Add rows with weights from N(0, .02) and zero bias, the usual initialisation of a ViT's head."""
         dim = self.weight.shape[1]
         rows = torch.empty(classes, dim).normal_(0, 0.02, generator=generator)
         device = self.weight.device
@@ -23,7 +23,7 @@ class GrowingLinear(nn.Module):
         self.bias = nn.Parameter(torch.cat([self.bias.detach(), torch.zeros(classes, device=device)]))
 
     def grow_to(self, classes: int) -> None:
-        """Have this many rows, whatever is in them; for loading."""
+        """Grow to this many rows with arbitrary values, before loading a state."""
         self.grow(classes - len(self.bias))
 
     def forward(self, features: Tensor) -> Tensor:

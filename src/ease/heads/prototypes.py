@@ -1,4 +1,4 @@
-"""The class x subspace bank of prototypes (Eq. 7, Eq. 10)."""
+"""Prototypes of every class in every subspace (Eq. 7, Eq. 10)."""
 
 from __future__ import annotations
 
@@ -8,17 +8,27 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ease.storage.precision import Packed, lossless
+
+PTM = 0
+"""The number of the pre-trained model among the subspaces; the i-th trained subspace has the number i."""
+
 
 def class_means(features: Tensor, labels: Tensor, classes: range) -> tuple[Tensor, Tensor]:
-    """Eq. 7: plain means of raw features.
+    """Eq. 7: the mean feature of each class.
 
     Args:
         features: [S, N, d].
         labels: [N], values in `classes`.
-        classes: the classes to average, one row each.
+        classes: The classes to average, one row each.
 
     Returns:
-        means [S, n, d] and image counts [n].
+        Means [S, n, d] and image counts [n].
+
+    Example:
+        >>> class_means(torch.tensor([[[1.0], [3.0], [5.0]]]), torch.tensor([0, 0, 1]), range(2))
+        (tensor([[[2.],
+                 [5.]]]), tensor([2, 1]))
     """
     sums = features.new_zeros(features.shape[0], len(classes), features.shape[2], dtype=torch.float64)
     at = labels.to(features.device) - classes.start
@@ -29,21 +39,22 @@ def class_means(features: Tensor, labels: Tensor, classes: range) -> tuple[Tenso
 
 @dataclass
 class PrototypeBank:
-    """Real prototypes, by the task whose images they were measured on and the subspace they live in.
+    """Real prototypes, by the task whose images they were measured on and by subspace.
 
-    A task's classes always have real cells in every subspace that existed when it was learned. Cells in later
-    subspaces are synthesised by `ease.heads.complement`. As pure functions of the real ones they are not kept; those
-    that need images (PIS) cannot be made again and are, apart from the real ones. A class that was shown again has real
-    prototypes in later subspaces too, beside its task's synthesised ones.
+    The classes of a task have real prototypes in every subspace that existed when the task was learned. Prototypes in
+    later subspaces are synthesised by `ease.heads.complement`. Synthesised prototypes that are functions of the real
+    ones are computed when needed and not kept. Those that depend on images (PIS) cannot be computed again and are kept
+    in `synthesised`. A class of which more images are learned later has real prototypes in later subspaces as well.
 
     Attributes:
-        cells: (task, subspace) -> [classes of the task, d], real.
-        counts: per task, images per class behind the real cells.
-        own: per task, the subspace that separates it best: the one learned for it, if there is one.
-        synthesised: (task, subspace) -> [classes of the task, d], made from images of the task that the subspace was
-            learned for.
-        later: (task, subspace) -> row of the task's class -> its prototype [d] and image count, measured on images that
-            came after the subspace.
+        cells: (task, subspace) -> real prototypes [classes of the task, d].
+        counts: Per task, the number of images per class behind the real prototypes.
+        own: Per task, the subspace that separates its classes best: the one trained on it, if there is one.
+        synthesised: (task, subspace) -> prototypes [classes of the task, d] synthesised from images of the task that
+            the subspace was trained on.
+        later: (task, subspace) -> row of a class within the task -> its prototype [d] and image count, measured on
+            images that were learned after the subspace.
+        storages: Per task, the precision in which its prototypes are saved, unless it is fp32.
     """
 
     cells: dict[tuple[int, int], Tensor] = field(default_factory=dict)
@@ -51,24 +62,25 @@ class PrototypeBank:
     own: list[int] = field(default_factory=list)
     synthesised: dict[tuple[int, int], Tensor] = field(default_factory=dict)
     later: dict[tuple[int, int], dict[int, tuple[Tensor, int]]] = field(default_factory=dict)
+    storages: dict[int, str] = field(default_factory=dict)
 
     @property
     def tasks(self) -> int:
-        """How many tasks have prototypes."""
+        """Number of tasks."""
         return len(self.counts)
 
     @property
     def classes(self) -> int:
-        """How many classes have prototypes."""
+        """Number of classes."""
         return sum(len(c) for c in self.counts)
 
     def rows(self, task: int) -> slice:
-        """Where the task's classes stand among all classes."""
+        """The positions of the task's classes among all classes."""
         start = sum(len(c) for c in self.counts[:task])
         return slice(start, start + len(self.counts[task]))
 
     def add_task(self, means: Tensor, counts: Tensor, subspaces: list[int], own: int) -> None:
-        """Add a task's real cells: means [len(subspaces), n, d] in these subspaces."""
+        """Add the real prototypes of a new task: means [len(subspaces), n, d] in these subspaces."""
         task = self.tasks
         for subspace, cell in zip(subspaces, means, strict=True):
             self.cells[task, subspace] = cell.detach().clone()
@@ -76,13 +88,13 @@ class PrototypeBank:
         self.own.append(own)
 
     def extend(self, position: int, means: Tensor, count: int, subspaces: list[int]) -> None:
-        """More images of a class: means [len(subspaces), d] over `count` of them, weighed against those before.
+        """Add more images of a class; every image counts the same.
 
         Args:
-            position: of the class among all classes.
-            means: in these subspaces.
-            count: images behind them.
-            subspaces: all that are in use.
+            position: Position of the class among all classes.
+            means: Mean features of the new images, [len(subspaces), d].
+            count: Number of new images.
+            subspaces: All subspaces in use.
         """
         task, row = self.place(position)
         before = int(self.counts[task][row])
@@ -97,7 +109,7 @@ class PrototypeBank:
         self.counts[task][row] = before + count
 
     def forget(self, position: int) -> None:
-        """Drop a class everywhere. A task without classes keeps its place: subspaces are counted by it."""
+        """Remove a class. A task without classes stays in the list, because subspaces are numbered by task."""
         task, row = self.place(position)
         keep = torch.arange(len(self.counts[task])) != row
         self.counts[task] = self.counts[task][keep]
@@ -108,7 +120,7 @@ class PrototypeBank:
             self.later[key] = {r - (r > row): value for r, value in self.later[key].items() if r != row}
 
     def place(self, position: int) -> tuple[int, int]:
-        """The task of a class, and its row there."""
+        """The task of a class, and the row of the class within the task."""
         for task in range(self.tasks):
             rows = self.rows(task)
             if rows.start <= position < rows.stop:
@@ -116,27 +128,30 @@ class PrototypeBank:
         raise IndexError(f"there is no class {position} among {self.classes}")
 
     def in_use(self, subspace: int) -> bool:
-        """Whether any class has a real prototype there; else there is nothing to tell classes apart by."""
+        """Whether any class has a real prototype in this subspace."""
         return any(len(self.cells[task, subspace]) for task in self.with_real(subspace))
 
     def with_real(self, subspace: int) -> list[int]:
-        """The tasks that have real cells in this subspace."""
+        """The tasks with real prototypes in this subspace."""
         return [task for task in range(self.tasks) if (task, subspace) in self.cells]
 
     def learned_for(self, subspace: int) -> list[int]:
-        """The task this subspace was learned for. Later tasks may call it their own without having shaped it."""
+        """The task that this subspace was trained on. Later tasks without a subspace may have it as their `own`."""
         return [self.own.index(subspace)]
 
     def gather(self, tasks: list[int], subspace: int) -> Tensor:
-        """Real cells of these tasks in one subspace, [classes of the tasks, d]."""
+        """Real prototypes of these tasks in one subspace, [classes of the tasks, d]."""
         return torch.cat([self.cells[task, subspace] for task in tasks])
 
     def own_of_class(self) -> Tensor:
-        """[C] own subspace of each class."""
+        """The own subspace of each class, [C]."""
         return torch.cat([torch.full((len(c),), own) for c, own in zip(self.counts, self.own, strict=True)])
 
     def state(self, task: int) -> dict[str, Tensor]:
-        """The tensors one task added: its own real cells, and what old tasks got in the subspace learned for it."""
+        """The tensors that one task added.
+
+        These are its real prototypes, and kept synthesised ones of old classes in the subspace that it trained.
+        """
         cells = {f"subspace/{s:04d}": cell for (t, s), cell in self.cells.items() if t == task}
         for (old, subspace), cell in self.synthesised.items():
             if self.learned_for(subspace) == [task]:
@@ -150,7 +165,7 @@ class PrototypeBank:
 
     @classmethod
     def of_states(cls, states: list[dict[str, Tensor]]) -> PrototypeBank:
-        """The bank that wrote these states, one per task."""
+        """Restore a bank from the states of all its tasks."""
         bank = cls()
         for task, tensors in enumerate(states):
             for name, cell in tensors.items():
@@ -169,26 +184,47 @@ class PrototypeBank:
             bank.own.append(int(tensors["own"]))
         return bank
 
+    def packed(self) -> list[Packed]:
+        """The state of each task as it is saved."""
+        return [lossless(self.state(t), self.storages.get(t, "fp32")) for t in range(self.tasks)]
+
+    @classmethod
+    def of_packed(cls, tasks: list[Packed]) -> PrototypeBank:
+        """Restore a bank from the saved states of all its tasks."""
+        bank = cls.of_states([packed.unpacked() for packed in tasks])
+        bank.storages = {t: packed.storage for t, packed in enumerate(tasks) if packed.storage != "fp32"}
+        return bank
+
+    def repacked(self, storage: str | None) -> PrototypeBank:
+        """A copy whose prototypes are rounded to another precision; None rounds each task as it is saved."""
+        storages = [storage or self.storages.get(task, "fp32") for task in range(self.tasks)]
+        tasks = [Packed(self.state(task)).repacked(wanted) for task, wanted in enumerate(storages)]
+        bank = self.of_states([{n: v.clone() for n, v in packed.unpacked().items()} for packed in tasks])
+        bank.storages = {
+            task: packed.storage for task, packed in enumerate(tasks) if packed.storage != "fp32"
+        }
+        return bank
+
 
 def _weighed(first: Tensor, images: int, second: Tensor, more: int) -> Tensor:
-    """The mean over all images, from two means."""
+    """The mean over all images, from the means of two sets of images."""
     return ((first.double() * images + second.double() * more) / (images + more)).to(first)
 
 
 def best_separating(
     features: Tensor, labels: Tensor, classes: range, means: Tensor, bank: PrototypeBank, subspaces: list[int]
 ) -> int:
-    """Which existing subspace tells these new classes best from all others.
+    """Find the existing subspace that separates the new classes best from all other classes.
 
-    Scored by the mean margin, in cosine, between an image's own prototype and the nearest other one.
+    The score is the mean cosine margin between an image's own prototype and the nearest other prototype.
 
     Args:
-        features: [S, N, d] of the new images.
+        features: Features of the new images, [S, N, d].
         labels: [N], values in `classes`.
-        classes: the new classes.
-        means: [S, n, d], the new classes' prototypes.
-        bank: the old classes' prototypes.
-        subspaces: the S columns.
+        classes: The new classes.
+        means: Prototypes of the new classes, [S, n, d].
+        bank: Prototypes of the old classes.
+        subspaces: The S subspaces.
 
     Returns:
         A position in `subspaces`.

@@ -1,4 +1,4 @@
-"""Ridge regression onto one-hot labels, from sums that new images are simply added to."""
+"""Ridge regression onto one-hot labels, from running sums."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from ease.errors import EaseError
 from ease.heads.triangle import packed_triangle, unpacked_triangle
 
 ROWS = 1024
-"""Images that are added at once: in fp64 a row of width 10,000 takes 80 kB."""
+"""Images added at a time; in fp64 a row of width 10,000 takes 80 kB."""
 
 
 class RidgeHead:
-    """`W = (G + lambda I)^-1 C` with G = H^T H and C = H^T Y over all images ever added; no image is kept.
+    """`W = (G + lambda I)^-1 C` with G = H^T H and C = H^T Y over all images added so far. No image is kept.
 
-    G grows with the squared length of the features, so a small lambda drowns in single precision: all is fp64.
+    G grows with the squared length of the features, and in single precision a small lambda would be lost in rounding
+    errors. Therefore everything is computed in fp64.
 
     Attributes:
         gram: G, [M, M]; only the lower triangle is read.
@@ -34,27 +35,27 @@ class RidgeHead:
         self.sums = torch.cat([self.sums, self.sums.new_zeros(len(self.sums), classes)], dim=1)
 
     def add(self, features: Tensor, labels: Tensor) -> None:
-        """Take in features [N, M] and labels [N]. In which order and in how many calls makes no difference."""
+        """Add features [N, M] with labels [N]. The result depends neither on the order nor on the number of calls."""
         for some, theirs in zip(features.split(ROWS), labels.split(ROWS), strict=True):
             rows = some.double()
             self.gram.addmm_(rows.mT, rows)
             self.sums.index_add_(1, theirs, rows.mT)
 
     def forget(self, position: int) -> None:
-        """Drop a class: no weight of another one changes. Its share of G cannot be told from that of the others."""
+        """Remove a class. The weights of the others do not change; the share of the class in G cannot be removed."""
         self.sums = torch.cat([self.sums[:, :position], self.sums[:, position + 1 :]], dim=1)
 
     def weights(self, ridge: float) -> Tensor | None:
         """W [M, classes], or None if lambda is too small for G to be inverted."""
         diagonal = self.gram.diagonal()
         before = diagonal.clone()
-        diagonal += ridge  # in place: at full width a copy of G takes most of a gigabyte
+        diagonal += ridge  # in place, because a copy of G may take almost a gigabyte
         factor, failed = torch.linalg.cholesky_ex(self.gram)
         diagonal.copy_(before)
         return None if failed else torch.cholesky_solve(self.sums, factor)
 
     def best_ridge(self, ridges: Sequence[float], features: Tensor, labels: Tensor) -> float:
-        """The lambda that leaves the smallest squared error on images [N, M] that were not added."""
+        """The lambda with the smallest squared error on images [N, M] that were not added."""
         features = features.double()
         wanted = torch.nn.functional.one_hot(labels, self.sums.shape[1]).double()
         errors = []
@@ -67,9 +68,9 @@ class RidgeHead:
     def cross_validated_ridge(
         self, ridges: Sequence[float], features: Tensor, labels: Tensor, folds: int
     ) -> float:
-        """The lambda with which most images [N, M] that are about to be added are recognised among all classes.
+        """The lambda with the highest accuracy in cross-validation on images [N, M] that will be added next.
 
-        Each fold in turn is scored by a head of all images added before and the other folds. Of equally good lambdas
+        Each fold in turn is scored by a head of all images added before and of the other folds. Of equally good lambdas
         the first is taken.
         """
         fold_of = stratified_folds(labels, folds)
@@ -98,7 +99,7 @@ class RidgeHead:
         raise EaseError(f"no ridge up to {max(ridges):g} solves the regression: are all features finite?")
 
     def state(self) -> dict[str, Tensor]:
-        """Half of the symmetric G, M (M + 1) / 2, and C."""
+        """The lower triangle of the symmetric G, [M (M + 1) / 2], and C."""
         return {"gram": packed_triangle(self.gram), "sums": self.sums}
 
     def load_state(self, tensors: dict[str, Tensor]) -> None:

@@ -1,4 +1,4 @@
-"""Half of a symmetric matrix, or of a triangular one: what is stored of it."""
+"""Symmetric and triangular matrices as the numbers of one triangle, which is what is stored."""
 
 from __future__ import annotations
 
@@ -27,5 +27,5 @@ def unpacked_lower(values: Tensor, width: int) -> Tensor:
 
 
 def _lower(width: int) -> Tensor:
-    """A mask, [M, M]: a list of positions would take 16 bytes for each."""
+    """A mask [M, M], which takes less memory than a list of positions."""
     return torch.ones(width, width, dtype=torch.bool).tril_()

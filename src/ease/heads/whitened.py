@@ -1,4 +1,4 @@
-"""Class means compared in the metric of the pooled within-class covariance, from sums that images are added to."""
+"""Class means compared in the metric of the pooled within-class covariance. Statistics are running sums."""
 
 from __future__ import annotations
 
@@ -14,22 +14,23 @@ from ease.errors import EaseError
 from ease.heads.triangle import packed_triangle, unpacked_triangle
 
 HEAVY_TAILS = 1.5
-"""The share of OAS is multiplied by this. OAS holds for Gaussian features; a few images far from their class make a
-covariance noisier than it expects. Chosen on held-out training images: docs/results/strata-search.md."""
+"""Factor of the shrinkage of OAS, which assumes Gaussian features: outliers make a covariance noisier than it expects.
+
+Chosen on held-out training images; see docs/results/strata-search.md."""
 
 SMALLEST = 1e-6
-"""A token's variance counts as at least this share of the mean one."""
+"""Lower bound of a token's variance, relative to the mean variance of the tokens."""
 
 
 @dataclass(frozen=True)
 class Whitening:
-    """What the statistics come to: an image's score for a class is the cosine of two whitened vectors.
+    """The classifier that follows from the statistics: the score of a class is the cosine of two whitened vectors.
 
     Attributes:
-        centre: [K] the mean of the class means; zero for a single class, which has nothing to be told from.
-        matrix: [K, K] lower triangular, with matrix @ Sigma @ matrix^T = I.
-        directions: [C, K] the whitened, centred class means, each of length 1.
-        lengths: [C] their lengths before that.
+        centre: The mean of the class means, [K]; zero for a single class.
+        matrix: Lower triangular [K, K] with matrix @ Sigma @ matrix^T = I.
+        directions: The whitened, centred class means, normalised to length 1, [C, K].
+        lengths: Their lengths before normalisation, [C].
     """
 
     centre: Tensor
@@ -38,7 +39,7 @@ class Whitening:
     lengths: Tensor
 
     def whitened(self, features: Tensor) -> Tensor:
-        """Features [N, K] -> [N, K]: centred, and with the identity as their within-class covariance."""
+        """Centre and whiten features [N, K], so that their within-class covariance is the identity."""
         return F.linear(features - self.centre.to(features), self.matrix.to(features))
 
     def scores(self, features: Tensor) -> Tensor:
@@ -47,12 +48,12 @@ class Whitening:
 
 
 class Covariance(NamedTuple):
-    """The shrunk covariance, and what it is made of.
+    """The shrunk covariance and its composition.
 
     Attributes:
-        sigma: [K, K].
-        whole: how much of the pooled covariance is in it.
-        own: how much of each token's own covariance is in it besides.
+        sigma: The covariance, [K, K].
+        whole: The weight of the pooled covariance in it.
+        own: The additional weight of each token's own covariance.
     """
 
     sigma: Tensor
@@ -61,20 +62,27 @@ class Covariance(NamedTuple):
 
 
 class WhitenedHead:
-    """Running class means, image counts and the pooled within-class scatter; no image and no feature is kept.
+    """Running class means, image counts and the pooled within-class scatter. No image and no feature is kept.
 
-    All three are exact: the order of the images and the number of calls they come in make no difference. Sums are
-    taken in fp64; `state` gives fp32, of the symmetric scatter one triangle.
+    All three are exact: they depend neither on the order of the images nor on the number of calls. Sums are computed in
+    fp64; `state` returns fp32, and one triangle of the symmetric scatter.
 
     Args:
-        width: K, the numbers in a feature.
-        parts: a feature is so many tokens of equal width side by side; see `covariance`.
+        width: Width K of a feature.
+        parts: Number of tokens of equal width that a feature consists of; see `covariance`.
 
     Attributes:
         means: [C, K].
-        counts: [C] images behind each mean.
-        scatter: [K, K], the sum of (h - mu_y)(h - mu_y)^T over all images h of class y.
-        freedom: degrees of freedom of the scatter: images less classes.
+        counts: Number of images per class, [C].
+        scatter: The sum of (h - mu_y)(h - mu_y)^T over all images h of class y, [K, K].
+        freedom: Degrees of freedom of the scatter: images minus classes.
+
+    Example:
+        >>> head = WhitenedHead(width=2)
+        >>> head.grow(2)
+        >>> head.add(torch.tensor([[1.0, 0.0], [0.8, 0.1], [0.0, 1.0]]), torch.tensor([0, 0, 1]))
+        >>> head.scores(torch.tensor([[0.9, 0.0], [0.1, 1.0]])).argmax(dim=1).tolist()
+        [0, 1]
     """
 
     def __init__(self, width: int, parts: int = 1) -> None:
@@ -89,12 +97,12 @@ class WhitenedHead:
 
     @property
     def width(self) -> int:
-        """K, the numbers in a feature."""
+        """Width K of a feature."""
         return self.scatter.shape[0]
 
     @property
     def classes(self) -> int:
-        """How many there are."""
+        """Number of classes."""
         return len(self.counts)
 
     def grow(self, classes: int) -> None:
@@ -104,10 +112,10 @@ class WhitenedHead:
         self._whitening = None
 
     def add(self, features: Tensor, labels: Tensor) -> None:
-        """Take in features [N, K] of classes `labels` [N], new ones or more of known ones.
+        """Add features [N, K] of the classes `labels` [N]. The classes may have images already.
 
-        Two sets of images of one class have the scatter of each around its own mean, and one rank-one term more for
-        the distance of the two means (Chan et al., 1983).
+        The scatter of two sets of images of one class is the sum of their scatters and of a rank-one term for the
+        distance between their means (Chan et al., 1983).
         """
         if not len(labels):
             return
@@ -129,29 +137,29 @@ class WhitenedHead:
         self._whitening = None
 
     def forget(self, position: int) -> None:
-        """Drop a class's mean and count. Its share of the pooled scatter cannot be told from that of the others."""
+        """Remove the mean and the count of a class. Its share of the pooled scatter cannot be removed."""
         keep = torch.arange(self.classes) != position
         self.means, self.counts = self.means[keep], self.counts[keep]
         self._whitening = None
 
     def covariance(self) -> Covariance:
-        """Sigma [K, K]: the pooled covariance W, shrunk.
+        """Sigma [K, K]: the shrunk pooled covariance W.
 
-        A share rho of W is given up for a multiple of the identity, another one for each token, since tokens of
-        different blocks differ in scale. The result is then mixed, in the same ratio, with the covariances of the
-        tokens alone, each shrunk by a share of its own: with few images it is the covariances between tokens that are
-        best done without. With a single token this is plain shrinkage.
+        A share rho of W is replaced by a multiple of the identity, with a separate factor for each token, since tokens
+        of different blocks differ in scale. The result is then mixed, in the same ratio, with the covariances of the
+        separate tokens, each shrunk by a share of its own, because with few images the covariances between tokens are
+        the least reliable. With a single token this is plain shrinkage.
 
-        Every share is `HEAVY_TAILS` times the oracle approximating shrinkage (Chen et al., 2010), which takes nothing
-        but the covariance and the degrees of freedom. Without any, or where features do not vary within their classes,
-        Sigma is the identity: the head is then the centred cosine.
+        Every share is `HEAVY_TAILS` times the oracle approximating shrinkage (Chen et al., 2010), which depends only on
+        the covariance and the degrees of freedom. Without degrees of freedom, or if features do not vary within their
+        classes, Sigma is the identity and the head is the centred cosine.
         """
         trace, size = float(self.scatter.trace()), self.width // self.parts
         if self.freedom < 1 or trace <= 0:
             return Covariance(torch.eye(self.width, dtype=torch.float64), 0.0, (0.0,) * self.parts)
         pooled = self.scatter / self.freedom
         variances = pooled.diagonal().view(self.parts, size).mean(dim=1)
-        # A token that hardly varies must not be blown up to the others' size: that would be rounding, not knowledge.
+        # Without a lower bound, rounding errors of a token that hardly varies would be amplified.
         variances = variances.clamp(min=SMALLEST * float(variances.mean()))
         scale = variances.sqrt().repeat_interleave(size)
         rho = _share(pooled / (scale[:, None] * scale), self.freedom)
@@ -165,7 +173,7 @@ class WhitenedHead:
         return Covariance(sigma, (1 - rho) ** 2, tuple(own))
 
     def whitening(self) -> Whitening:
-        """What all images so far come to; computed when it is first asked for after a change."""
+        """The classifier for all images so far, computed when it is first needed after a change."""
         if self._whitening is None:
             self._whitening = self._whitened()
         return self._whitening
@@ -185,7 +193,7 @@ class WhitenedHead:
         return self.whitening().scores(features)
 
     def round_as_saved(self) -> None:
-        """Become what `load_state(state())` would make of it: what goes on after a restart is then the same."""
+        """Round the statistics as saving and loading does, so that a restart does not change later results."""
         self.load_state(self.state(), self.freedom)
 
     def state(self) -> dict[str, Tensor]:
@@ -209,12 +217,12 @@ class WhitenedHead:
 
 
 def _share(covariance: Tensor, freedom: int) -> float:
-    """How much of a covariance [K, K] is given up."""
+    """The share of a covariance [K, K] that shrinkage replaces."""
     return min(1.0, HEAVY_TAILS * oas_shrinkage(covariance, freedom))
 
 
 def oas_shrinkage(covariance: Tensor, freedom: int) -> float:
-    """The share in [0, 1] for a covariance [K, K] with so many degrees of freedom, as scikit-learn computes it."""
+    """The OAS shrinkage in [0, 1] of a covariance [K, K] with `freedom` degrees of freedom, as in scikit-learn."""
     width = covariance.shape[0]
     squares, trace = float(covariance.square().sum()), float(covariance.trace())
     excess = squares - trace**2 / width
@@ -224,20 +232,20 @@ def oas_shrinkage(covariance: Tensor, freedom: int) -> float:
 
 
 def factored_scatter(scatter: Tensor) -> tuple[Tensor, Tensor]:
-    """A scatter S [K, K] as deviations [K] and a lower triangular L [K, K], in fp64: S = D L L^T D.
+    """Factor a scatter S [K, K] into deviations [K] and a lower triangular L [K, K], in fp64: S = D L L^T D.
 
-    D has the deviations on its diagonal and L is the Cholesky factor of a correlation matrix, so that its rows have
-    length 1 and its numbers are alike in size whatever the features' scales are.
+    D has the deviations on its diagonal and L is the Cholesky factor of a correlation matrix. The rows of L have length
+    1, so its numbers are of similar size whatever the scales of the features are.
     """
     deviations = scatter.diagonal().clamp(min=0).sqrt()
     units = deviations.where(deviations > 0, 1)
     correlation = scatter / (units[:, None] * units)
-    correlation.fill_diagonal_(1)  # also of features that never vary, which are correlated with none
+    correlation.fill_diagonal_(1)  # also for features that never vary
     return deviations, _cholesky(correlation)
 
 
 def _cholesky(sigma: Tensor) -> Tensor:
-    """The lower factor. Where rounding leaves Sigma a little short of positive, a little of the identity is added."""
+    """The lower Cholesky factor. A small multiple of the identity is added if rounding made Sigma indefinite."""
     jitter = torch.finfo(torch.float32).eps * float(sigma.diagonal().mean())
     for _ in range(30):
         factor, failed = torch.linalg.cholesky_ex(sigma)

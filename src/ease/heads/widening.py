@@ -9,13 +9,13 @@ from ease.heads.linear import GrowingLinear
 
 
 class WideningLinear(GrowingLinear):
-    """`W [f_1, ..., f_S] + b`; gains columns with each subspace and rows with each class, and keeps what it has."""
+    """`W [f_1, ..., f_S] + b`. Each subspace adds columns and each class a row; existing weights stay."""
 
     def __init__(self) -> None:
         super().__init__(0)
 
     def widen(self, dim: int, generator: torch.Generator | None = None) -> None:
-        """Add the columns of one more subspace to all rows, N(0, .02) as new rows start."""
+        """Add the columns of one more subspace to all rows, drawn from N(0, .02)."""
         columns = torch.empty(len(self.bias), dim).normal_(0, 0.02, generator=generator)
         self.weight = nn.Parameter(torch.cat([self.weight.detach(), columns.to(self.weight.device)], dim=1))
 

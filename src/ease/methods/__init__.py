@@ -1,8 +1,10 @@
-"""One paper's idea per file. What several methods share is in the modules that begin with an underscore.
+"""All methods, one file or package per paper. Modules that begin with an underscore hold what several methods share.
 
 Every method can be imported from here by the name of its class:
 
-    from ease.methods import Ease, SimpleCil
+    >>> from ease.methods import Ease, SimpleCil
+    >>> Ease.title, SimpleCil.title
+    ('EASE', 'SimpleCIL')
 """
 
 from __future__ import annotations
@@ -10,9 +12,22 @@ from __future__ import annotations
 from typing import Any
 
 from ease.methods._base import Costs, Files, Forgetting, Kind, Learner, Settings, Subspace
-from ease.methods._compaction import Compactable, Compaction
+from ease.methods._capabilities import (
+    Budgeted,
+    Compactable,
+    Compaction,
+    Extendable,
+    Forgettable,
+    PrototypesPerSubspace,
+    SharesTrainings,
+    compactable,
+    extendable,
+    forgettable,
+    set_budget,
+)
+from ease.methods._older_settings import current_settings
 from ease.methods._prompting import Prompted, PromptLearner
-from ease.methods._registry import faults, find_method, methods, register
+from ease.methods._registry import faults, find_method, method_title, methods, register
 from ease.methods._saving import (
     BACKBONE_FILE,
     backbone_fields,
@@ -28,35 +43,46 @@ from ease.methods._tuned_head import TunedHead
 
 __all__ = [
     "BACKBONE_FILE",
+    "Budgeted",
     "Compactable",
     "Compaction",
     "Costs",
+    "Extendable",
     "Files",
+    "Forgettable",
     "Forgetting",
     "Kind",
     "Learner",
     "PromptLearner",
     "Prompted",
+    "PrototypesPerSubspace",
     "Settings",
+    "SharesTrainings",
     "Subspace",
     "TunedHead",
     "backbone_fields",
     "backbone_of",
     "class_fields",
+    "compactable",
+    "current_settings",
+    "extendable",
     "faults",
     "find_method",
+    "forgettable",
     "making_sense",
+    "method_title",
     "methods",
     "open_model",
     "register",
     "restore_learner",
     "save_model",
+    "set_budget",
     "weights_beside",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    """A registered method by the name of its class."""
+    """Return a registered method by the name of its class."""
     if not name.startswith("_"):
         for method in methods().values():
             if method.__name__ == name:

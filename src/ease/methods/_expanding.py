@@ -1,4 +1,4 @@
-"""What methods that add a trained network with each task have in common. No paper's idea lives here."""
+"""Common base of methods that add a trained network with each task: DER and MEMO."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from ease.tuning import Full
 
 
 class ExpandingSettings(SequentialSettings):
-    """Of the methods that add a subspace per task."""
+    """Settings of methods that add a subspace per task."""
 
     schedule: Literal["cosine", "constant"] = "constant"
     auxiliary: float = Field(1.0, ge=0, description="weight of the auxiliary head's loss")
 
 
 class Expanding(Sequential):
-    """One more frozen subspace with each task, and one linear head over the features of all of them, side by side.
+    """One more frozen subspace with each task, and one linear head over the concatenated features of all subspaces.
 
-    An auxiliary head sees the new subspace alone and tells the new classes from each other and from "old": without it
-    the old subspaces would do all the work. It is thrown away after the task.
+    An auxiliary head reads the new subspace only and separates the new classes from each other and from "old". It makes
+    sure that the new subspace learns something, and is discarded after the task.
     """
 
     state_title: ClassVar[str] = "linear head"
@@ -45,19 +45,19 @@ class Expanding(Sequential):
 
     @property
     def base(self) -> Backbone:
-        """What the next task's tuning, and those in `plugged`, plug into."""
+        """The backbone of the next task's tuning and of those in `plugged`."""
         return self.backbone
 
     def plugged(self) -> list[Tuning]:
-        """The old subspaces as `base` wants them."""
+        """The old subspaces as tunings of `base`."""
         return list(self.tunings)
 
     @abstractmethod
     def new_tuning(self) -> Full:
-        """What the next task trains, as it starts."""
+        """The untrained tuning of the next task."""
 
     def keep(self, tuning: Full) -> None:
-        """Take a trained tuning in for good. Its hash is made once: hashing a whole network takes a while."""
+        """Add a trained tuning. Its hash is computed once, since hashing a whole network takes a while."""
         self.tunings.append(tuning)
         self.hashes.append(tuning.fingerprint())
 
@@ -68,7 +68,7 @@ class Expanding(Sequential):
         self.linear.widen(dim, draw)
         self.linear.grow(len(task.classes), draw)
         auxiliary = None
-        if task.index > 0:  # at task 1 nothing is old
+        if task.index > 0:  # at task 1 there are no old classes
             auxiliary = GrowingLinear(dim)
             auxiliary.grow(1 + len(task.classes), draw)
         tuning = self.new_tuning()
@@ -112,7 +112,7 @@ class Expanding(Sequential):
 
 
 class Expanded(nn.Module):
-    """Old subspaces, frozen and no part of the state, and a new one that trains under both heads."""
+    """Old subspaces, which are frozen and not part of the state, and a new one that is trained with both heads."""
 
     def __init__(
         self,
@@ -124,7 +124,7 @@ class Expanded(nn.Module):
     ) -> None:
         super().__init__()
         self.tuning, self.linear, self.auxiliary = tuning, linear, auxiliary
-        self._frozen = (base, old)  # in a tuple, so that neither is registered
+        self._frozen = (base, old)  # in a tuple, so that neither is registered as a submodule
 
     def forward(self, pixels: Tensor) -> tuple[Tensor, Tensor | None]:
         """[N, 3, s, s] -> (logits [N, classes], auxiliary logits [N, 1 + new classes] if there are any)."""

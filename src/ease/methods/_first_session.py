@@ -1,4 +1,4 @@
-"""Adaptation in the first session only: what ADAM and RanPAC have in common."""
+"""Adaptation in the first session only: the common part of ADAM, RanPAC, LayUP and Strata."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from torch import Tensor
 from ease.backbone import Tuning
 from ease.heads import CosineHead
 from ease.methods._base import Files, Learner, Subspace
-from ease.methods._compaction import unpacked_tuning
-from ease.methods._tuned_head import TunedHead, tuned_for
-from ease.storage.precision import Packed
+from ease.methods._frozen import FrozenTuning
+from ease.methods._tuned_head import TunedHead, train_tuning
 from ease.streams import Task
 from ease.training.fit import Training
 from ease.training.memory import Memory
@@ -24,94 +23,91 @@ from ease.tuning import build_tuning
 
 
 class FirstSessionSettings(Training):
-    """How the copy is tuned on task 1; defaults are the public CIFAR-100 settings."""
+    """How the tuning is trained on task 1. The defaults are the public settings for CIFAR-100."""
 
-    sigma: float = Field(1.0, gt=0, description="where the training head's learned scale starts")
+    sigma: float = Field(1.0, gt=0, description="initial value of the training head's learned scale")
 
 
 class AdapterSettings(FirstSessionSettings):
-    """With an adapter as the tuning."""
+    """Settings of methods that train an adapter."""
 
-    rank: int = Field(64, ge=1, description="projection dim r of the adapter")
-    scale: float = Field(0.1, description="of the adapter's output")
-    dropout: float = Field(0.1, ge=0, lt=1, description="inside the adapter, while training")
+    rank: int = Field(64, ge=1, description="bottleneck width r of the adapter")
+    scale: float = Field(0.1, description="factor of the adapter's output")
+    dropout: float = Field(0.1, ge=0, lt=1, description="dropout inside the adapter while training")
 
 
 class FirstSession(Learner):
-    """Task 1 trains a tuning with a throw-away head; from then on it is frozen and only features are collected.
+    """Task 1 trains a tuning with a head that is discarded; afterwards only features are collected.
 
-    Subclasses implement `collect`, `head`, and the rest of `files` and `load_files`.
+    Subclasses implement `collect` and `head`, and extend `files` and `load_files`.
 
     Attributes:
-        tuned: the tuning; None while there is none.
-        packed: how it is saved, where not in plain fp32.
+        frozen: The trained tuning; None before task 1, or if none is trained.
     """
 
     Settings = FirstSessionSettings
     shaped_by: ClassVar[tuple[str, ...]] = ()
-    """The settings that shape the tuning."""
+    """The settings that the tuning is built with."""
     with_ptm: ClassVar[bool] = False
-    """Whether the PTM itself is a subspace too, in front of the tuned one."""
+    """Whether the pre-trained model itself is a subspace too, before the tuned one."""
 
     def __init__(self, engine: Any, settings: Any) -> None:
         super().__init__(engine, settings)
-        self.tuned: Tuning | None = None
-        self.packed: Packed | None = None
-        self._hash = "ptm"
+        self.frozen: FrozenTuning | None = None
+
+    @property
+    def tuned(self) -> Tuning | None:
+        """The trained tuning, if there is one."""
+        return None if self.frozen is None else self.frozen.tuning
 
     def adapt(self, task: Task, memory: Memory | None) -> None:
         if self.adapts_to(task):
-            self._keep(tuned_for(self.engine, partial(self._new_tuned, task), task, self.settings))
+            self.keep(train_tuning(self.engine, partial(self.new_tuned_head, task), task, self.settings))
         tunings = [subspace.tuning for subspace in self.subspaces()]
         features = self.engine.features(task.train, tunings, reading=self.reading)
         self.collect(task, features, torch.from_numpy(task.train.labels))
 
     def adapts_to(self, task: Task) -> bool:
         """Whether the tuning is trained on this task."""
-        return self.tuned is None
+        return self.frozen is None
 
-    def _new_tuned(self, task: Task) -> TunedHead:
+    def new_tuned_head(self, task: Task) -> TunedHead:
+        """An untrained tuning and its training head."""
         draw = generator(self.engine.seed, "init", task.index)
         config = {name: getattr(self.settings, name) for name in self.shaped_by}
         tuning = build_tuning(self.tuning, self.backbone.shape, config, draw, self.backbone.vit)
         head = CosineHead(self.backbone.dim, len(task.classes), self.settings.sigma, draw)
         return TunedHead(self.backbone, tuning, head)
 
-    def _keep(self, tuning: Tuning, packed: Packed | None = None) -> None:
-        """It never changes again, so one hash serves for ever, and it is saved as it was loaded."""
-        self.tuned = tuning.to(self.backbone.device).freeze()
-        self.packed = packed
-        self._hash = self.tuned.fingerprint()
+    def keep(self, tuning: Tuning) -> None:
+        """Freeze a trained tuning and use it from now on."""
+        self.frozen = FrozenTuning.of(tuning, self.backbone)
 
     @abstractmethod
     def collect(self, task: Task, features: Tensor, labels: Tensor) -> None:
-        """Take in the task's features [S, N, d], labels [N]."""
+        """Add the features [S, N, d] and labels [N] of a task to the method's statistics."""
 
     def subspaces(self) -> list[Subspace]:
-        ptm = [Subspace(None, "ptm")] if self.with_ptm else []
-        return [*ptm, Subspace(self.tuned, self._hash)]
+        ptm = Subspace(None, "ptm")
+        tuned = ptm if self.frozen is None else Subspace(self.frozen.tuning, self.frozen.hash)
+        return [ptm, tuned] if self.with_ptm else [tuned]
 
     def files(self) -> tuple[Files, dict[str, Any]]:
-        if self.tuned is None:
+        if self.frozen is None:
             return {}, {}
-        packed = self.packed or Packed(self.tuned.state_dict())
-        spec = {"kind": self.tuned.kind, "config": self.tuned.config(), **packed.spec()}
-        return {"subspaces/0000": dict(packed.tensors)}, {"subspace": spec}
+        return {"subspaces/0000": dict(self.frozen.packed.tensors)}, {"subspace": self.frozen.spec()}
 
     def load_files(self, files: Files, meta: dict[str, Any]) -> None:
         if "subspace" in meta:
-            spec = meta["subspace"]
-            packed = Packed.of(files["subspaces/0000"], spec)
-            tuning = unpacked_tuning(spec["kind"], self.backbone, spec["config"], packed)
-            self._keep(tuning, packed if packed.spec() else None)  # plain weights need no second copy
+            self.frozen = FrozenTuning.load(files["subspaces/0000"], meta["subspace"], self.backbone)
 
     def trained(self) -> list[int]:
-        """Per task: the tuning and the head that was thrown away at task 1, nothing later."""
+        """Per task: the parameters of the tuning and of the discarded head at task 1, and 0 later."""
         if self.tuned is None:
             return [0] * len(self.task_sizes)
         head = self.task_sizes[0] * self.backbone.dim + 1
         return [self.tuned.parameter_count() + head] + [0] * (len(self.task_sizes) - 1)
 
     def tuned_weights(self) -> int:
-        """Weights of the tuning that are kept."""
+        """Number of parameters of the tuning that are stored."""
         return 0 if self.tuned is None else self.tuned.parameter_count()

@@ -1,4 +1,4 @@
-"""Prompts chosen for each image by what the frozen model sees in it: what L2P, DualPrompt and CODA-Prompt share."""
+"""Common base of L2P, DualPrompt and CODA-Prompt: prompts selected for each image by a query of the frozen model."""
 
 from __future__ import annotations
 
@@ -21,38 +21,38 @@ from ease.training.randomness import generator
 
 
 class PromptSettings(Training):
-    """Prompts train with Adam, without decay, and mostly at a constant rate."""
+    """Settings of prompt methods: Adam, no weight decay, and mostly a constant learning rate."""
 
     lr: float = Field(1e-3, gt=0)
-    epochs: int = Field(5, ge=0, description="passes over the task's images")
+    epochs: int = Field(5, ge=0, description="epochs on the task's images")
     weight_decay: float = Field(0.0, ge=0)
     optimizer: Literal["sgd", "adam", "adamw"] = "adam"
-    schedule: Literal["cosine", "constant"] = Field("constant", description="of the rate, stepped per epoch")
+    schedule: Literal["cosine", "constant"] = Field("constant", description="of the learning rate, per epoch")
 
 
 class PromptPool(nn.Module, ABC):
-    """The prompts of a method and how they are chosen. Knows no backbone and no labels."""
+    """The prompts of a method and how they are selected."""
 
     @abstractmethod
     def begin(self, task: int, draw: torch.Generator) -> None:
-        """Become ready to train on this task: add what is new, freeze what is old."""
+        """Prepare for a task: add its parameters and freeze the old ones."""
 
     @abstractmethod
     def forward(self, query: Tensor) -> tuple[Tuning, Tensor]:
-        """Queries [N, d] -> a tuning with prompts for each image, and what is added to the loss (a scalar)."""
+        """Queries [N, d] -> a tuning with prompts for each image, and a scalar that is added to the loss."""
 
 
 class Prompted(nn.Module):
-    """What trains: a pool and a linear head. The frozen backbone runs twice but is no part of the state."""
+    """The module that is trained: a pool and a linear head. The frozen backbone is not part of its state."""
 
     def __init__(self, learner: PromptLearner) -> None:
         super().__init__()
         self.pool = learner.pool
         self.linear = learner.linear
-        self._learner = (learner,)  # in a tuple, so that nothing of it is registered
+        self._learner = (learner,)  # in a tuple, so that it is not registered as a submodule
 
     def forward(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
-        """[N, 3, s, s] -> logits [N, classes], and what is added to the loss."""
+        """[N, 3, s, s] -> logits [N, classes], and a scalar that is added to the loss."""
         learner = self._learner[0]
         with torch.no_grad():
             query = learner.backbone.forward(pixels).float()
@@ -61,10 +61,10 @@ class Prompted(nn.Module):
 
 
 class PromptLearner(Learner):
-    """One pass of the frozen model gives the query, which chooses prompts; a second pass with them gives the feature.
+    """A first pass of the frozen model gives the query that selects prompts; a second pass with them gives the feature.
 
-    Everything hangs on the image alone: in training and in testing, no image's prompts depend on its batch.
-    Subclasses implement `make_pool` and may read something else than the class token.
+    The prompts of an image never depend on the other images of its batch. Subclasses implement `make_pool` and may
+    override `read`.
     """
 
     per_image = True
@@ -79,7 +79,7 @@ class PromptLearner(Learner):
 
     @abstractmethod
     def make_pool(self) -> PromptPool:
-        """A pool without prompts; the first `begin` makes them."""
+        """A pool without prompts; the first `begin` creates them."""
 
     def read(self, pixels: Tensor, tuning: Tuning) -> Tensor:
         """The second pass: [N, 3, s, s] -> the feature [N, d] that the head reads."""
@@ -99,14 +99,14 @@ class PromptLearner(Learner):
         self.engine.fit(module, old_logits_masked, task.train, self.settings, task=task.index)
 
     def subspaces(self) -> list[Subspace]:
-        """None: every image has a subspace of its own."""
+        """There are none, because every image has a subspace of its own."""
         return []
 
     def passes_per_image(self) -> int:
         return 2
 
     def head(self, features: Tensor) -> Tensor:
-        """What `read` gave, as [1, N, d], to logits."""
+        """Features of the second pass, [1, N, d], to logits."""
         with torch.no_grad():
             return self.linear.to(features.device)(features[0])
 
@@ -147,10 +147,10 @@ def cosines(query: Tensor, keys: Tensor) -> Tensor:
 
 
 def uniform(*size: int, draw: torch.Generator) -> nn.Parameter:
-    """U(-1, 1), where keys and prompts start."""
+    """A parameter initialised from U(-1, 1)."""
     return nn.Parameter(torch.empty(size).uniform_(-1, 1, generator=draw))
 
 
 def blocks_within(layers: Sequence[int], depth: int) -> list[int]:
-    """Layers counted from 1 -> those blocks, counted from 0, that a backbone of this depth has."""
+    """Layers, counted from 1, to blocks, counted from 0. Blocks that a backbone of this depth lacks are omitted."""
     return sorted({layer - 1 for layer in layers if layer <= depth})

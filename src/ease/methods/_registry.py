@@ -1,7 +1,8 @@
-"""One registry for all methods: ours by decorator, others' by the entry-point group `ease.methods`.
+"""The registry of methods.
 
-A method of another package that cannot be used stands in nobody's way: it is named where methods are listed, and
-refused where it is asked for. Our own names cannot be taken over.
+Methods of this package are registered by a decorator, methods of other packages by the entry-point group
+`ease.methods`. A method of another package that cannot be used does not affect the others: listings name it together
+with the reason, and asking for it is an error. It cannot take the name of a method of this package.
 """
 
 from __future__ import annotations
@@ -25,7 +26,14 @@ _faults: dict[str, EaseError] = {}
 
 
 def register(*aliases: str) -> Callable[[L], L]:
-    """Make a learner known by its `name` and by other names people use for it."""
+    """Class decorator that registers a method.
+
+    Args:
+        aliases: Further names of the method, besides its `name`.
+
+    Returns:
+        The decorator, which returns the class unchanged.
+    """
 
     def add(learner: L) -> L:
         _check(learner)
@@ -42,11 +50,11 @@ def register(*aliases: str) -> Callable[[L], L]:
 
 
 def _check(learner: object) -> None:
-    """Refuse what would fail later, and less clearly."""
+    """Refuse a class that would fail later with a less clear message."""
     if not (isinstance(learner, type) and issubclass(learner, Learner)):
-        raise EaseError(f"{learner!r} is no method: it must be a subclass of ease.methods._base.Learner")
+        raise EaseError(f"{learner!r} is no method: it must be a subclass of ease.methods.Learner")
     where = learner.__qualname__
-    for attribute in ("name", "idea"):
+    for attribute in ("name", "title", "idea"):
         if not isinstance(getattr(learner, attribute, None), str):
             raise EaseError(f"{where} has no '{attribute}': give it one, a text")
     if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", learner.name):
@@ -87,13 +95,24 @@ def methods() -> dict[str, type[Learner]]:
 
 
 def faults() -> dict[str, str]:
-    """Methods of other packages that cannot be used: by name, one line why."""
+    """Methods of other packages that cannot be used, by name, with the reason in one line."""
     _discover()
     return {name: str(fault) for name, fault in sorted(_faults.items())}
 
 
 def find_method(name: str) -> type[Learner]:
-    """The method of this name or alias."""
+    """Find a method by its name or an alias.
+
+    Args:
+        name: Case does not matter, and `_` means the same as `-`.
+
+    Returns:
+        The class of the method. An unknown name is an `EaseError` that suggests the nearest one.
+
+    Example:
+        >>> find_method("coda").__name__
+        'CodaPrompt'
+    """
     known = methods()
     key = _aliases.get(_key(name), _key(name))
     ours = key in known and known[key].__module__.startswith("ease.methods.")
@@ -102,6 +121,12 @@ def find_method(name: str) -> type[Learner]:
     if key not in known:
         raise unknown("method", name, [*known, *_aliases])
     return known[key]
+
+
+def method_title(name: str) -> str:
+    """The name of a method in tables and figures; the name itself if no such method is installed."""
+    method = methods().get(name)
+    return name if method is None else method.title
 
 
 def _key(name: str) -> str:

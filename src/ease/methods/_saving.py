@@ -13,6 +13,7 @@ from ease.backbone import Backbone
 from ease.backbone.zoo import load_backbone
 from ease.errors import EaseError
 from ease.methods._base import Files, Learner
+from ease.methods._older_settings import current_settings
 from ease.methods._registry import find_method
 from ease.storage.model_directory import ModelDirectory
 from ease.streams import Stream
@@ -102,7 +103,10 @@ def restore_learner(
                     f"the model in {directory.path} was learned with {key} {expected[key]}, not {found[key]}"
                 )
         learner_type = find_method(manifest["method"])
-        learner = learner_type(engine, learner_type.Settings.model_validate(manifest["settings"]))
+        settings, notes = current_settings(learner_type.name, manifest["settings"])
+        learner = learner_type(engine, learner_type.Settings.model_validate(settings))
+        for note in notes:
+            engine.report(note)
         learner.load_state(generation.files, manifest["learner"])
         if memory is not None:
             memory.load_state(generation.files)

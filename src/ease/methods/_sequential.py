@@ -1,4 +1,4 @@
-"""What methods that go on training from task to task have in common. No paper's idea lives here."""
+"""Common base of methods that continue to train the same weights from task to task."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from ease.tuning import Full
 
 
 class SequentialSettings(Training):
-    """As public implementations set it for a pre-trained ViT."""
+    """Settings of public implementations for a pre-trained ViT."""
 
     lr: float = Field(1e-3, gt=0)
     batch_size: int = Field(128, ge=1)
@@ -34,7 +34,7 @@ class SequentialSettings(Training):
 
 
 class Sequential(Learner):
-    """Books what each task trains, so that costs are what was spent and not what a formula says."""
+    """Counts the parameters that each task really trains."""
 
     def __init__(self, engine: Any, settings: Any) -> None:
         super().__init__(engine, settings)
@@ -48,14 +48,14 @@ class Sequential(Learner):
         task: Task,
         phase: str = "train",
     ) -> None:
-        """Train what wants a gradient in `module`; a task may do so more than once, in different phases."""
+        """Train the parameters of `module` that require a gradient; see `Engine.fit`."""
         weights = sum(p.numel() for p in module.parameters() if p.requires_grad)
         self.trained += [0] * (task.index + 1 - len(self.trained))
         self.trained[task.index] += weights
         self.engine.fit(module, loss, images, self.training_of(task), task=task.index, phase=phase)
 
     def training_of(self, task: Task) -> Training:
-        """The settings, with what differs after the first task."""
+        """The training settings of a task."""
         if task.index == 0:
             return self.settings
         return self.settings.model_copy(update={"weight_decay": self.settings.later_weight_decay})
@@ -69,11 +69,11 @@ class Sequential(Learner):
 
     @abstractmethod
     def tensors(self) -> Files:
-        """What it has learned, by file."""
+        """What was learned, as tensors by file."""
 
     @abstractmethod
     def load_tensors(self, files: Files) -> None:
-        """The inverse of `tensors`; the sizes of the tasks are known already."""
+        """Restore what `tensors` returned. The sizes of the tasks are known already."""
 
     def costs(self) -> Costs:
         kept = [value for part in self.tensors().values() for value in part.values()]
@@ -81,7 +81,7 @@ class Sequential(Learner):
 
 
 class OneTuning(Sequential):
-    """One tuning and one growing linear head that follow every task."""
+    """One tuning and one growing linear head, trained on every task."""
 
     Settings: ClassVar[type[BaseModel]] = SequentialSettings
     state_title: ClassVar[str] = "tuning and linear head"
@@ -92,7 +92,7 @@ class OneTuning(Sequential):
         self.linear = GrowingLinear(self.backbone.dim)
 
     def new_tuning(self) -> Tuning:
-        """What trains, as it is before the first task: the PTM."""
+        """The untrained tuning, which does not change the pre-trained model."""
         return Full(self.backbone.vit)
 
     def adapt(self, task: Task, memory: Memory | None) -> None:
@@ -102,15 +102,15 @@ class OneTuning(Sequential):
         self.follow(self.model(), loss, task.train, task)
 
     def grow(self, task: Task) -> None:
-        """Rows of the head for the task's classes."""
+        """Add rows for the task's classes to the head."""
         self.linear.grow(len(task.classes), generator(self.engine.seed, "init", task.index))
 
     def model(self) -> TunedHead:
-        """The network as it is, ready to train on."""
+        """The current network as a module to train."""
         return TunedHead(self.backbone, self.tuned, self.linear)
 
     def snapshot(self) -> TunedHead:
-        """A frozen copy of the network as it is: the teacher of the next stage."""
+        """A frozen copy of the current network, as the teacher of the next stage."""
         twin = TunedHead(self.backbone, copy.deepcopy(self.tuned), copy.deepcopy(self.linear))
         return twin.to(self.backbone.device).eval().requires_grad_(False)
 
@@ -122,7 +122,7 @@ class OneTuning(Sequential):
         task: Task,
         phase: str = "train",
     ) -> None:
-        """Train a module that holds the tuning, which is frozen again afterwards."""
+        """Train a module that contains the tuning, and freeze the tuning afterwards."""
         self.tuned.requires_grad_(True)
         self.fit(module, loss, images, task, phase)
         self.tuned.freeze()
@@ -150,19 +150,20 @@ class OneTuning(Sequential):
         return f"learner/{len(self.task_sizes) - 1:04d}"
 
     def head_tensors(self) -> Files:
-        """What the head is made of, by part."""
+        """The tensors of the head, by part."""
         return {"linear": self.linear.state_dict()}
 
     def load_head(self, parts: Files) -> None:
-        """The inverse of `head_tensors`."""
+        """Restore what `head_tensors` returned."""
         self.linear.grow_to(self.classes)
         self.linear.load_state_dict(parts["linear"])
 
 
 class Ceiling(Learner):
-    """A bound on what can be reached: it may look at the training images of all tasks seen so far, and at no others.
+    """An upper bound: it may use the training images of all tasks seen so far.
 
-    No image goes into a model directory. Whoever loads a ceiling and wants it to learn on shows it the old tasks again.
+    Images are never saved in a model directory. Before a loaded ceiling can learn the next task, it must be given the
+    old tasks again with `revisit`.
     """
 
     kind: ClassVar[Kind] = "ceiling"
@@ -172,7 +173,7 @@ class Ceiling(Learner):
         self.seen: list[ImageSet] = []
 
     def revisit(self, task: Task) -> None:
-        """See a task again that was learned before this learner was loaded."""
+        """Receive a task again that was learned before this learner was loaded."""
         if task.index != len(self.seen) or task.index >= len(self.task_sizes):
             raise EaseError(
                 f"task {task.index + 1} cannot be revisited now: {len(self.task_sizes)} tasks were learned and "
@@ -192,17 +193,17 @@ class Ceiling(Learner):
 
 
 class WithTeacher(nn.Module):
-    """A student and a frozen teacher on the same images. The teacher is no part of the state and never trains.
+    """A student and a frozen teacher on the same images. The teacher is not part of the state and is never trained.
 
     Args:
-        student: images [N, 3, s, s] -> its outputs.
-        teacher: images -> its outputs; in eval mode, without gradients.
+        student: Maps images [N, 3, s, s] to its outputs.
+        teacher: Maps images to its outputs; in eval mode, without gradients.
     """
 
     def __init__(self, student: nn.Module, teacher: nn.Module) -> None:
         super().__init__()
         self.student = student
-        self._teacher = (teacher,)  # in a tuple, so that it is not registered
+        self._teacher = (teacher,)  # in a tuple, so that it is not registered as a submodule
 
     def forward(self, pixels: Tensor) -> tuple[Any, Any]:
         """[N, 3, s, s] -> (student's outputs, teacher's outputs)."""

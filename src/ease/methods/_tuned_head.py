@@ -1,4 +1,4 @@
-"""How a tuning learns a task: with a head that is thrown away, and once more if the training collapsed."""
+"""How a tuning learns a task: with a head that is discarded afterwards."""
 
 from __future__ import annotations
 
@@ -13,42 +13,36 @@ from ease.backbone import Backbone, Tuning
 from ease.heads import CosineHead
 from ease.streams import Task
 from ease.training.engine import Engine
-from ease.training.fit import Order, Training
+from ease.training.fit import Training, VisitingOrder
 
 COLLAPSED = 0.1
-"""A training whose head has lost all but this share of its scale has collapsed,"""
-CALM = 1.0
-"""and is repeated with gradients of at most this norm."""
+"""A training has collapsed if the learned scale of its head fell below this share of its initial value."""
+RETRY_CLIP = 1.0
+"""Maximum gradient norm of the second attempt."""
 
 
 class TunedHead(nn.Module):
-    """What trains: a tuning and a head. The frozen backbone runs in between but is no part of the state.
+    """The module that is trained: a tuning and a head. The frozen backbone between them is not part of its state.
 
     Args:
-        backbone: frozen.
-        tuning: trained.
-        head: trained.
-        drop_patches: share of the patches that each image loses while training.
+        backbone: The frozen backbone.
+        tuning: The tuning to train.
+        head: The head to train.
     """
 
-    def __init__(
-        self, backbone: Backbone, tuning: Tuning, head: nn.Module, drop_patches: float = 0.0
-    ) -> None:
+    def __init__(self, backbone: Backbone, tuning: Tuning, head: nn.Module) -> None:
         super().__init__()
         self.tuning = tuning
         self.head = head
-        self.drop_patches = drop_patches
-        self._frozen = (backbone,)  # in a tuple, so that it is not registered
+        self._frozen = (backbone,)  # in a tuple, so that it is not registered as a submodule
 
     def forward(self, pixels: Tensor) -> Tensor:
         """[N, 3, s, s] -> [N, classes]."""
-        dropped = self.drop_patches if self.training else 0.0
-        return self.head(self._frozen[0].forward(pixels, self.tuning, drop_patches=dropped))
+        return self.head(self._frozen[0].forward(pixels, self.tuning))
 
     def known_by(self, loss: str) -> dict[str, Any]:
-        """What decides the result of training it besides its tensors, for `Engine.fit`."""
-        known = {"loss": loss, "tuning": [self.tuning.kind, self.tuning.config()]}
-        return known | ({"drop_patches": self.drop_patches} if self.drop_patches else {})
+        """What decides the result of a training besides the tensors; see `Engine.fit`."""
+        return {"loss": loss, "tuning": [self.tuning.kind, self.tuning.config()]}
 
 
 def fit_task(
@@ -58,14 +52,17 @@ def fit_task(
     training: Training,
     *,
     phase: str = "train",
-    hardest: float = 1.0,
-    order: Order | None = None,
+    order: VisitingOrder | None = None,
 ) -> float:
-    """Tell the task's classes from each other; labels are local to it. The last epoch's mean loss."""
+    """Train a module to separate the classes of a task by cross-entropy.
+
+    Returns:
+        The mean loss of the last epoch; NaN without epochs.
+    """
     first = task.classes.start
 
     def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-        return F.cross_entropy(logits, labels - first, reduction="mean" if hardest == 1 else "none")
+        return F.cross_entropy(logits, labels - first)
 
     losses = engine.fit(
         module,
@@ -75,30 +72,39 @@ def fit_task(
         task=task.index,
         phase=phase,
         order=order,
-        hardest=hardest,
         known_by=module.known_by("cross-entropy"),
     )
     return losses[-1] if losses else math.nan
 
 
-def tuned_for(
-    engine: Engine, new: Callable[[], TunedHead], task: Task, training: Training, *, hardest: float = 1.0
-) -> Tuning:
-    """The tuning of `new()`, trained with its cosine head. What collapsed is trained once more, in calm, and told.
+def train_tuning(engine: Engine, new: Callable[[], TunedHead], task: Task, training: Training) -> Tuning:
+    """Train a tuning together with its cosine head.
 
-    Early steps at a high rate can take the head's scale to zero and below, from where it does not come back.
+    Early steps at a high learning rate can push the head's scale to zero or below, from where it does not recover. A
+    training that collapsed in this way is retried once at half the learning rate with gradient clipping, and a note
+    says so.
+
+    Args:
+        engine: Runs the training.
+        new: Creates the untrained tuning and its head; called again for the second attempt.
+        task: The task to train on.
+        training: Epochs, learning rate, optimizer and so on.
+
+    Returns:
+        The trained tuning.
     """
     module = new()
     start = _scale(module)
-    loss = fit_task(engine, module, task, training, hardest=hardest)
+    loss = fit_task(engine, module, task, training)
     if _scale(module) < COLLAPSED * start:
         module = new()
-        calmer = training.model_copy(update={"clip": min(training.clip or CALM, CALM), "lr": training.lr / 2})
-        again = fit_task(engine, module, task, calmer, phase="again", hardest=hardest)
-        engine.tell(
-            f"task {task.index + 1}: the training collapsed (loss {loss:.3g}) and was repeated at half the rate "
-            f"with clipped gradients (loss {again:.3g})"
-            + (f": --set clip={CALM:g} may spare you that" if training.clip is None else "")
+        clip = min(training.clip or RETRY_CLIP, RETRY_CLIP)
+        retry = training.model_copy(update={"clip": clip, "lr": training.lr / 2})
+        again = fit_task(engine, module, task, retry, phase="again")
+        engine.report(
+            f"task {task.index + 1}: the training collapsed (loss {loss:.3g}) and was retried once at half the "
+            f"learning rate with gradient clipping (loss {again:.3g})"
+            + (f"; --set clip={RETRY_CLIP:g} may avoid this" if training.clip is None else "")
         )
     return module.tuning
 

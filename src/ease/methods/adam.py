@@ -1,4 +1,7 @@
-"""ADAM, or APER (Zhou et al., 2023): adapt a copy on task 1, then merge it with the PTM; prototypes on both."""
+"""ADAM, also called APER (Zhou et al., 2023).
+
+Task 1 adapts a copy of the pre-trained model (PTM). Prototypes are means of the concatenated features of both models.
+"""
 
 from __future__ import annotations
 
@@ -10,19 +13,21 @@ from pydantic import Field
 from torch import Tensor
 
 from ease.heads import PrototypeBank, class_means
+from ease.heads.prototypes import PTM
 from ease.methods._base import Costs, Files
 from ease.methods._first_session import AdapterSettings, FirstSession, FirstSessionSettings
 from ease.methods._registry import register
 from ease.streams import Task
 
-PTM, TUNED = 0, 1
+TUNED = 1
+"""The number of the adapted copy among the subspaces."""
 
 
 class Adam(FirstSession):
     """`logit_c = cos(p_c, [phi(x), phi*(x)])`: phi the PTM, phi* its copy tuned on task 1.
 
-    p_c is the mean of the concatenation over class c's images. The whole vector is normalised once, so the
-    subspace with the longer features counts more; that is the method.
+    p_c is the mean of the concatenation over the images of class c. The concatenated vector is normalised as a whole,
+    so the subspace with the longer features has more influence, as in the paper.
     """
 
     with_ptm = True
@@ -58,24 +63,25 @@ def _merged(ptm: Tensor, tuned: Tensor) -> Tensor:
 
 
 class FullSettings(FirstSessionSettings):
-    """A whole network adapts in few epochs, and is held back by a strong decay."""
+    """Settings for fine-tuning all weights: few epochs and a strong weight decay."""
 
-    epochs: int = Field(6, ge=0, description="passes over the images of task 1")
+    epochs: int = Field(6, ge=0, description="epochs on the images of task 1")
     batch_size: int = Field(128, ge=1)
     weight_decay: float = Field(0.05, ge=0)
 
 
 class VptSettings(FirstSessionSettings):
-    """Prompts start at zero."""
+    """Settings for visual prompts, which are initialised with zeros."""
 
     length: int = Field(5, ge=1, description="prompt tokens (public ImageNet-R configs: 30)")
 
 
 @register("aper-finetune")
 class AdamFinetune(Adam):
-    """The copy is fully fine-tuned."""
+    """ADAM whose copy is fully fine-tuned."""
 
     name: ClassVar[str] = "adam-finetune"
+    title: ClassVar[str] = "ADAM-finetune"
     tuning: ClassVar[str] = "full"
     idea: ClassVar[str] = "PTM beside a copy fine-tuned on task 1; prototypes on both, one cosine"
     Settings = FullSettings
@@ -83,9 +89,10 @@ class AdamFinetune(Adam):
 
 @register("aper-vpt-shallow")
 class AdamVptShallow(Adam):
-    """Prompts enter the first block."""
+    """ADAM with prompts in the first block."""
 
     name: ClassVar[str] = "adam-vpt-shallow"
+    title: ClassVar[str] = "ADAM-vpt-shallow"
     tuning: ClassVar[str] = "vpt-shallow"
     idea: ClassVar[str] = "PTM beside prompts tuned on task 1; prototypes on both, one cosine"
     Settings = VptSettings
@@ -94,9 +101,10 @@ class AdamVptShallow(Adam):
 
 @register("aper-vpt-deep")
 class AdamVptDeep(Adam):
-    """New prompts enter every block; what comes out of them is discarded."""
+    """ADAM with new prompts in every block; the outputs of the prompts are discarded."""
 
     name: ClassVar[str] = "adam-vpt-deep"
+    title: ClassVar[str] = "ADAM-vpt-deep"
     tuning: ClassVar[str] = "vpt-deep"
     idea: ClassVar[str] = "PTM beside prompts in every block, tuned on task 1; prototypes on both, one cosine"
     Settings = VptSettings
@@ -105,18 +113,20 @@ class AdamVptDeep(Adam):
 
 @register("aper-ssf")
 class AdamSsf(Adam):
-    """A scale and a shift after every frozen weight."""
+    """ADAM with a scale and a shift after every frozen layer."""
 
     name: ClassVar[str] = "adam-ssf"
+    title: ClassVar[str] = "ADAM-ssf"
     tuning: ClassVar[str] = "ssf"
     idea: ClassVar[str] = "PTM beside scales and shifts tuned on task 1; prototypes on both, one cosine"
 
 
 @register("aper-adapter")
 class AdamAdapter(Adam):
-    """A bottleneck beside every block's MLP."""
+    """ADAM with an adapter parallel to the MLP of every block."""
 
     name: ClassVar[str] = "adam-adapter"
+    title: ClassVar[str] = "ADAM-adapter"
     tuning: ClassVar[str] = "adapter"
     idea: ClassVar[str] = "PTM beside an adapter tuned on task 1; prototypes on both, one cosine"
     Settings = AdapterSettings

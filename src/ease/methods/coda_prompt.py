@@ -1,4 +1,4 @@
-"""CODA-Prompt (Smith et al., CVPR 2023): prompts as sums of components, weighted by attention to the query."""
+"""CODA-Prompt (Smith et al., CVPR 2023): prompts are sums of components, weighted by attention to the query."""
 
 from __future__ import annotations
 
@@ -16,23 +16,25 @@ from ease.tuning import PrefixPerImage
 
 
 class CodaPromptSettings(PromptSettings):
-    """Defaults are the public CIFAR-100 settings (ImageNet-R: 50 epochs)."""
+    """Settings of CODA-Prompt. The defaults are the public settings for CIFAR-100 (ImageNet-R: 50 epochs)."""
 
-    epochs: int = Field(20, ge=0, description="passes over the task's images")
+    epochs: int = Field(20, ge=0, description="epochs on the task's images")
     batch_size: int = Field(128, ge=1)
-    schedule: Literal["cosine", "constant"] = Field("cosine", description="of the rate, stepped per epoch")
+    schedule: Literal["cosine", "constant"] = Field("cosine", description="of the learning rate, per epoch")
     layers: tuple[PositiveInt, ...] = Field(
         (1, 2, 3, 4, 5), min_length=1, description="blocks with prompts, counted from 1"
     )
     components: int = Field(10, ge=1, description="new components per task")
-    length: int = Field(8, ge=2, multiple_of=2, description="of a component: one half keys, one half values")
+    length: int = Field(
+        8, ge=2, multiple_of=2, description="length of a component: one half keys, one half values"
+    )
     orthogonality: float = Field(
         0.0, ge=0, description="weight of the orthogonality term (public configs: 0)"
     )
 
 
 class Components(PromptPool):
-    """Per task and block m components P [m, l, d] with keys K [m, d] and attention vectors A [m, d]."""
+    """Per task and block, m components P [m, l, d] with keys K [m, d] and attention vectors A [m, d]."""
 
     def __init__(self, shape: Shape, settings: Any) -> None:
         super().__init__()
@@ -43,7 +45,7 @@ class Components(PromptPool):
         self.attention = nn.ParameterList()
 
     def begin(self, task: int, draw: torch.Generator) -> None:
-        """New components start orthonormal, and orthogonal to all old ones, which are frozen."""
+        """New components are initialised orthonormal, and orthogonal to all old ones, which are frozen."""
         count, length = self.settings.components, self.settings.length
         for parts, size in (
             (self.prompts, (length, self.dim)),
@@ -62,7 +64,7 @@ class Components(PromptPool):
         prompts, keys, attention = (
             torch.cat(list(parts), dim=1) for parts in (self.prompts, self.keys, self.attention)
         )
-        # The cosine without [N, blocks, m, d] in memory: both dot product and length are linear in q or q^2.
+        # The cosine without a tensor [N, blocks, m, d]: dot product and squared length are linear in q and q^2.
         dots = torch.einsum("nd,bmd->nbm", query, attention * F.normalize(keys, dim=-1))
         lengths = torch.einsum("nd,bmd->nbm", query.square(), attention.square()).clamp_min(1e-12).sqrt()
         chosen = torch.einsum("nbm,bmld->nbld", dots / lengths, prompts)
@@ -77,7 +79,7 @@ class Components(PromptPool):
 def orthonormal_rows(count: int, old: Tensor | None, size: tuple[int, ...], draw: torch.Generator) -> Tensor:
     """[count, *size] whose flattened rows have length 1 and are orthogonal to each other and to `old` [m, D].
 
-    This is what Gram-Schmidt gives. Where the space is full, the remaining rows are random ones of length 1.
+    This is the result of Gram-Schmidt. If the space is full, the remaining rows are random and of length 1.
     """
     width = torch.Size(size).numel()
     rows = F.normalize(torch.randn(count, width, generator=draw, dtype=torch.float64), dim=-1)
@@ -105,9 +107,10 @@ def _overlap(rows: Tensor) -> Tensor:
 
 @register("coda")
 class CodaPrompt(PromptLearner):
-    """Old components still count in every sum, but only the new ones train."""
+    """Old components stay in every sum, but only the new ones are trained."""
 
     name: ClassVar[str] = "coda-prompt"
+    title: ClassVar[str] = "CODA-Prompt"
     tuning: ClassVar[str] = "prefix"
     idea: ClassVar[str] = "prompts as attention-weighted sums of components; each task adds and trains some"
     Settings = CodaPromptSettings

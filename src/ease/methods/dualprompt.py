@@ -1,4 +1,4 @@
-"""DualPrompt (Wang et al., ECCV 2022): a general prompt for all tasks, and one expert per task found by its key."""
+"""DualPrompt (Wang et al., ECCV 2022): a general prompt for all tasks, and one expert prompt per task."""
 
 from __future__ import annotations
 
@@ -22,16 +22,20 @@ from ease.tuning import PrefixPerImage
 
 
 class DualPromptSettings(PromptSettings):
-    """Defaults are the public CIFAR-100 settings (ImageNet-R: 10 epochs)."""
+    """Settings of DualPrompt. The defaults are the public settings for CIFAR-100 (ImageNet-R: 10 epochs)."""
 
     batch_size: int = Field(24, ge=1)
     g_layers: tuple[PositiveInt, ...] = Field((1, 2), description="blocks of the G-prompt, counted from 1")
     e_layers: tuple[PositiveInt, ...] = Field(
-        (3, 4, 5), min_length=1, description="blocks of the E-prompts; those the backbone lacks are left out"
+        (3, 4, 5),
+        min_length=1,
+        description="blocks of the E-prompts; those that the backbone lacks are omitted",
     )
     g_length: int = Field(5, ge=1, description="keys, and as many values, of the G-prompt in a block")
     e_length: int = Field(5, ge=1, description="keys, and as many values, of an E-prompt in a block")
-    pull: float = Field(0.1, ge=0, description="weight of the term that pulls a task's key to its queries")
+    pull: float = Field(
+        0.1, ge=0, description="weight of the loss that pulls a task's key towards its queries"
+    )
 
     @field_validator("e_layers")
     @classmethod
@@ -42,19 +46,19 @@ class DualPromptSettings(PromptSettings):
 
 
 class DualPool(PromptPool):
-    """G [blocks, 2, P, d] trains with every task; E_t of the same form and key k_t train with task t alone."""
+    """G [blocks, 2, P, d] is trained on every task; E_t of the same form and its key k_t on task t only."""
 
     def __init__(self, shape: Shape, settings: Any) -> None:
         super().__init__()
         self.dim, self.settings = shape.dim, settings
-        # On a shallow backbone the last block is the experts': they are what tells tasks apart.
+        # On a shallow backbone the experts get the last block, because they separate the tasks.
         self.e_blocks = blocks_within(settings.e_layers, shape.depth) or [shape.depth - 1]
         self.g_blocks = [b for b in blocks_within(settings.g_layers, shape.depth) if b not in self.e_blocks]
         self.experts = nn.ParameterList()
         self.keys = nn.ParameterList()
 
     def begin(self, task: int, draw: torch.Generator) -> None:
-        """A new expert starts as the one before; the old ones and their keys are frozen."""
+        """A new expert starts as a copy of the previous one. The old experts and keys are frozen."""
         if task == 0:
             size = self.settings.g_length, self.dim
             self.general = uniform(len(self.g_blocks), 2, *size, draw=draw)
@@ -65,7 +69,7 @@ class DualPool(PromptPool):
         self.keys.requires_grad_(False).append(uniform(self.dim, draw=draw))
 
     def forward(self, query: Tensor) -> tuple[Tuning, Tensor]:
-        """In training the newest task's expert; in testing, for each image, the one whose key is nearest."""
+        """While training, the expert of the newest task; otherwise, for each image, the expert with the nearest key."""
         similarity = cosines(query, torch.stack(list(self.keys)))
         if self.training:
             chosen = torch.full((len(query),), len(self.keys) - 1, device=query.device)
@@ -80,9 +84,10 @@ class DualPool(PromptPool):
 
 @register()
 class DualPrompt(PromptLearner):
-    """Both kinds are prefixes: keys and values that a block's tokens may attend to."""
+    """Both kinds of prompts are prefixes: keys and values that a block's tokens can attend to."""
 
     name: ClassVar[str] = "dualprompt"
+    title: ClassVar[str] = "DualPrompt"
     tuning: ClassVar[str] = "prefix"
     idea: ClassVar[str] = "a general prompt, and an expert prompt per task that test images find by its key"
     Settings = DualPromptSettings

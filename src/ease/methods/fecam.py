@@ -1,4 +1,4 @@
-"""FeCAM (Goswami et al., NeurIPS 2023): the frozen PTM and a Gaussian per class. Nothing is trained."""
+"""FeCAM (Goswami et al., NeurIPS 2023): the frozen pre-trained model and a Gaussian per class. Nothing is trained."""
 
 from __future__ import annotations
 
@@ -17,12 +17,14 @@ from ease.training.memory import Memory
 
 
 class FecamSettings(Settings):
-    """How covariances are shrunk; defaults are those released for a ViT on CIFAR-100."""
+    """How covariances are shrunk. The defaults are the released settings for a ViT on CIFAR-100."""
 
     alpha1: float = Field(
-        1.0, ge=0, description="added to the diagonal of each covariance, in means of its diagonal"
+        1.0,
+        ge=0,
+        description="shrinkage of the diagonal of each covariance, relative to the mean of its diagonal",
     )
-    alpha2: float = Field(0.0, ge=0, description="added to all other entries, in means of those")
+    alpha2: float = Field(0.0, ge=0, description="shrinkage of the other entries, relative to their mean")
 
 
 @register()
@@ -32,10 +34,11 @@ class Fecam(Learner):
     N_c is the covariance of z in class c, shrunk and scaled to a correlation matrix.
 
     Attributes:
-        gaussians: mean, image count and scatter of z for every class.
+        gaussians: Mean, image count and scatter of z for every class.
     """
 
     name: ClassVar[str] = "fecam"
+    title: ClassVar[str] = "FeCAM"
     idea: ClassVar[str] = "frozen PTM, class means, Mahalanobis distance with a covariance for each class"
     Settings = FecamSettings
 
@@ -48,12 +51,12 @@ class Fecam(Learner):
         self.extend(task.train)
 
     def extend(self, images: ImageSet) -> None:
-        """As if these images had come with the class's first ones."""
+        """The result is the same as if these images had been among the first ones of their class."""
         features = self.engine.features(images, [None])[0]
         self.gaussians.add(F.normalize(features, dim=-1), torch.from_numpy(images.labels))
 
     def forget(self, position: int) -> Forgetting:
-        """Nothing of the class remains and no other class changes: none of the statistics are shared."""
+        """Remove the statistics of a class. Classes share none, so nothing remains and no other class changes."""
         self.gaussians.forget(position)
         self.task_sizes[self.task_of(position)] -= 1
         return Forgetting(0.0, "")

@@ -1,4 +1,4 @@
-"""Finetune: the whole network follows every task. The baseline that forgets."""
+"""Finetune: the whole network is trained on every task. The baseline that forgets."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ class Finetune(OneTuning):
     """Cross-entropy over all logits at task 1, over the new classes' logits later."""
 
     name: ClassVar[str] = "finetune"
+    title: ClassVar[str] = "Finetune"
     tuning: ClassVar[str] = "full"
     idea: ClassVar[str] = "fine-tunes the whole network on every task; forgets"
 
     def new_tuning(self) -> Tuning:
-        """A copy of all weights."""
+        """A trainable copy of all weights."""
         return Full(self.backbone.vit)

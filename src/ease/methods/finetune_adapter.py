@@ -1,4 +1,4 @@
-"""Finetune Adapter: one adapter, shaped as EASE's, follows every task. What EASE would be without its subspaces."""
+"""Finetune Adapter: one adapter is trained on every task. EASE with a single subspace for all tasks."""
 
 from __future__ import annotations
 
@@ -14,24 +14,25 @@ from ease.tuning import Adapter
 
 
 class FinetuneAdapterSettings(SequentialSettings):
-    """As `finetune`, with the rate an adapter needs."""
+    """Settings of `finetune`, with a learning rate for adapters."""
 
     lr: float = Field(0.01, gt=0)
-    rank: int = Field(64, ge=1, description="projection dim r of the adapter")
-    scale: float = Field(0.1, description="of the adapter's output")
-    dropout: float = Field(0.1, ge=0, lt=1, description="inside the adapter, while training")
+    rank: int = Field(64, ge=1, description="bottleneck width r of the adapter")
+    scale: float = Field(0.1, description="factor of the adapter's output")
+    dropout: float = Field(0.1, ge=0, lt=1, description="dropout inside the adapter while training")
 
 
 @register()
 class FinetuneAdapter(OneTuning):
-    """The PTM stays; one adapter (Eq. 4 of EASE) and the head learn every task, one after the other."""
+    """The pre-trained model is frozen; one adapter (Eq. 4 of EASE) and the head are trained on every task."""
 
     name: ClassVar[str] = "finetune-adapter"
+    title: ClassVar[str] = "Finetune-Adapter"
     tuning: ClassVar[str] = "adapter"
     idea: ClassVar[str] = "one shared adapter and a linear head, tuned on every task"
     Settings = FinetuneAdapterSettings
 
     def new_tuning(self) -> Tuning:
-        """An adapter that changes nothing yet."""
+        """An untrained adapter."""
         shape = {name: getattr(self.settings, name) for name in ("rank", "scale", "dropout")}
         return Adapter(self.backbone.shape, **shape, generator=generator(self.engine.seed, "init", "adapter"))

@@ -1,4 +1,4 @@
-"""FOSTER (Wang et al., ECCV 2022): a second network boosts the first, then both are compressed into one."""
+"""FOSTER (Wang et al., ECCV 2022): a second network is added by boosting, then both are compressed into one."""
 
 from __future__ import annotations
 
@@ -24,36 +24,36 @@ from ease.tuning import Full
 
 
 def class_weights(labels: Tensor, classes: int, beta: float) -> Tensor:
-    """`(1 - beta) / (1 - beta^n_c)` for a class of n_c images, scaled to a mean of 1: rare classes weigh more, [C]."""
+    """Weights [C] `(1 - beta) / (1 - beta^n_c)` for classes of n_c images, scaled to a mean of 1."""
     counts = torch.bincount(labels, minlength=classes).clamp(min=1)
     weights = (1 - beta) / (1 - beta**counts)
     return weights * classes / weights.sum()
 
 
 class FosterSettings(SequentialSettings):
-    """As public implementations set it for a pre-trained ViT; no weight alignment."""
+    """Settings of public implementations for a pre-trained ViT; without weight alignment."""
 
-    epochs: int = Field(20, ge=0, description="passes of the boosting, and again of the compression")
+    epochs: int = Field(20, ge=0, description="epochs of the boosting, and again of the compression")
     batch_size: int = Field(32, ge=1)
     later_weight_decay: float = Field(5e-4, ge=0, description="from the second task on")
-    temperature: float = Field(2.0, gt=0, description="softens outputs in both distillations")
+    temperature: float = Field(2.0, gt=0, description="temperature of both distillations")
     distill: float = Field(1.0, ge=0, description="weight of the distillation while boosting")
     beta1: float = Field(0.96, gt=0, lt=1, description="of the class weights while boosting")
     beta2: float = Field(0.97, gt=0, lt=1, description="of the class weights in the compression")
     report: Literal["student", "teacher"] = Field(
-        "student", description="who answers: the compressed network, or the two before compression"
+        "student", description="which network predicts: the compressed one, or the two before compression"
     )
 
 
 class Boosted(nn.Module):
-    """The old network, frozen, and a new one, under one head; the new one also has a head of its own.
+    """The frozen old network and a new one with a common head; the new one also has a head of its own.
 
     Args:
-        backbone: what both tunings plug into.
-        old: the previous stage; no part of the state.
-        tuning: the new network.
-        linear: over both features, [C, 2d].
-        branch: over the new feature alone, [C, d].
+        backbone: The backbone of both tunings.
+        old: The previous stage, which is not part of the state.
+        tuning: The new network.
+        linear: Head over both features, [C, 2d].
+        branch: Head over the new feature only, [C, d].
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Boosted(nn.Module):
     ) -> None:
         super().__init__()
         self.tuning, self.linear, self.branch = tuning, linear, branch
-        self._frozen = (backbone, old)  # in a tuple, so that neither is registered
+        self._frozen = (backbone, old)  # in a tuple, so that neither is registered as a submodule
 
     def forward(self, pixels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """[N, 3, s, s] -> logits [N, C], the new branch's logits [N, C], the old network's logits [N, old]."""
@@ -73,9 +73,10 @@ class Boosted(nn.Module):
 
 @register()
 class Foster(OneTuning):
-    """Gradient boosting: the new network learns what the old one leaves unexplained; then one network takes over."""
+    """Gradient boosting: a new network learns the residual of the old one, then both are distilled into one."""
 
     name: ClassVar[str] = "foster"
+    title: ClassVar[str] = "FOSTER"
     kind: ClassVar[Kind] = "exemplar-based"
     tuning: ClassVar[str] = "full"
     idea: ClassVar[str] = "boosts the old backbone with a new one, then compresses both into one"
@@ -122,7 +123,7 @@ class Foster(OneTuning):
         return module
 
     def compress(self, task: Task, images: ImageSet, boosted: Boosted) -> None:
-        """The previous network becomes the student of both: `KL(w * teacher || student)` (balanced distillation)."""
+        """Distill both networks into the previous one: `KL(w * teacher || student)` (balanced distillation)."""
         self.grow(task)
         weights = self._weights(images, task, self.settings.beta2)
         temperature = self.settings.temperature

@@ -19,18 +19,19 @@ from ease.training.memory import Memory, joined
 
 
 class IcarlSettings(SequentialSettings):
-    """As public implementations set it for a pre-trained ViT."""
+    """Settings of public implementations for a pre-trained ViT."""
 
     schedule: Literal["cosine", "constant"] = "constant"
-    temperature: float = Field(2.0, gt=0, description="softens both outputs of the distillation")
+    temperature: float = Field(2.0, gt=0, description="temperature of both outputs in the distillation")
     distill: float = Field(1.0, ge=0, description="weight of the distillation")
 
 
 @register()
 class Icarl(OneTuning):
-    """The linear head only trains the features (Alg. 3); class means of exemplars classify (Alg. 1)."""
+    """The linear head is used to train the features (Alg. 3); the class means of exemplars classify (Alg. 1)."""
 
     name: ClassVar[str] = "icarl"
+    title: ClassVar[str] = "iCaRL"
     kind: ClassVar[Kind] = "exemplar-based"
     tuning: ClassVar[str] = "full"
     idea: ClassVar[str] = "exemplars and distillation; the nearest mean of exemplars classifies"
@@ -65,13 +66,13 @@ class Icarl(OneTuning):
         self.follow(WithTeacher(self.model(), teacher), rehearsal, images, task)
 
     def exemplar_means(self, memory: Memory, classes: int) -> Tensor:
-        """Means of all classes' exemplars as the network sees them now, L2-normalised before and after, [C, d]."""
+        """Means of the exemplars of all classes in the current network, L2-normalised before and after, [C, d]."""
         unit = F.normalize(self.engine.features(memory.images, [self.tuned]), dim=-1)
         means, _ = class_means(unit, torch.from_numpy(memory.images.labels), range(classes))
         return F.normalize(means[0], dim=-1)
 
     def head(self, features: Tensor) -> Tensor:
-        """The nearer a mean, the higher its logit: minus the squared distance of unit vectors."""
+        """The logit of a class is minus the squared distance of unit vectors."""
         return 2 * F.normalize(features[0], dim=-1) @ self.means.to(features.device).mT - 2
 
     def head_tensors(self) -> Files:

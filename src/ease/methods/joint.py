@@ -1,4 +1,4 @@
-"""Joint training: at each stage a fresh copy of the PTM learns all data so far. What no stream of tasks can beat."""
+"""Joint training: at each stage a new copy of the pre-trained model is trained on all data so far. An upper bound."""
 
 from __future__ import annotations
 
@@ -19,19 +19,22 @@ from ease.tuning import Adapter, Full
 
 
 class JointSettings(Training):
-    """As `finetune`'s first task: every stage is one."""
+    """Settings of `finetune` for its first task."""
 
-    lr: float = Field(1e-3, gt=0, description="0.01 suits the adapter")
+    lr: float = Field(1e-3, gt=0, description="initial learning rate; use 0.01 for the adapter")
     batch_size: int = Field(128, ge=1)
-    tuning: Literal["full", "adapter"] = Field("full", description="what trains: all weights, or an adapter")
-    rank: int = Field(64, ge=1, description="projection dim r of the adapter")
+    tuning: Literal["full", "adapter"] = Field(
+        "full", description="what is trained: all weights, or an adapter"
+    )
+    rank: int = Field(64, ge=1, description="bottleneck width r of the adapter")
 
 
 @register()
 class Joint(Ceiling, OneTuning):
-    """`min CE` over the union of all tasks so far, started anew from the PTM at each stage."""
+    """Cross-entropy over the union of all tasks so far; each stage starts from the pre-trained model."""
 
     name: ClassVar[str] = "joint"
+    title: ClassVar[str] = "Joint"
     tuning: ClassVar[str] = "full"
     idea: ClassVar[str] = "trains anew on all data so far at every stage; the ceiling"
     Settings = JointSettings
@@ -50,5 +53,5 @@ class Joint(Ceiling, OneTuning):
         self.follow(self.model(), cross_entropy, images, task)
 
     def training_of(self, task: Task) -> Training:
-        """Nothing differs after the first task: no stage builds on another."""
+        """All stages have the same settings, since no stage builds on another."""
         return self.settings

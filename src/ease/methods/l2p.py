@@ -1,4 +1,4 @@
-"""L2P (Wang et al., CVPR 2022): a pool of prompts, from which each image's query picks the nearest."""
+"""L2P (Wang et al., CVPR 2022): a pool of prompts, from which each image selects those nearest to its query."""
 
 from __future__ import annotations
 
@@ -15,28 +15,30 @@ from ease.tuning import PromptsPerImage
 
 
 class L2pSettings(PromptSettings):
-    """Defaults are the public CIFAR-100 settings (ImageNet-R: 10 epochs, batch 32)."""
+    """Settings of L2P. The defaults are the public settings for CIFAR-100 (ImageNet-R: 10 epochs, batch size 32)."""
 
     lr: float = Field(1.875e-3, gt=0)
     batch_size: int = Field(16, ge=1)
     pool: int = Field(10, ge=1, description="prompts in the pool")
     length: int = Field(5, ge=1, description="tokens of a prompt")
-    top_k: int = Field(5, ge=1, description="prompts that an image picks")
-    pull: float = Field(0.1, ge=0, description="weight of the term that pulls picked keys to their queries")
+    top_k: int = Field(5, ge=1, description="prompts selected per image")
+    pull: float = Field(
+        0.1, ge=0, description="weight of the loss that pulls selected keys towards their queries"
+    )
 
     @field_validator("top_k")
     @classmethod
     def _not_more_than_there_are(cls, value: int, info: ValidationInfo) -> int:
         if value > info.data.get("pool", value):
-            raise ValueError(f"an image cannot pick more prompts than the pool has ({info.data['pool']})")
+            raise ValueError(f"an image cannot select more prompts than the pool has ({info.data['pool']})")
         return value
 
 
 class NearestPrompts(PromptPool):
     """M pairs of key and prompt; M d + M P d weights, and k P d for the positions.
 
-    The k keys nearest to the query in cosine win. The tokens stand in front of the patches in the order of
-    similarity; the backbone's own positions belong to its patches, so each place has a learned one.
+    The k prompts whose keys are nearest to the query (by cosine) are selected. Their tokens are placed before the
+    patches, in the order of similarity, and have learned position embeddings of their own.
     """
 
     def __init__(self, dim: int, settings: Any) -> None:
@@ -44,7 +46,7 @@ class NearestPrompts(PromptPool):
         self.dim, self.settings = dim, settings
 
     def begin(self, task: int, draw: torch.Generator) -> None:
-        """One pool for all tasks."""
+        """Create the pool at the first task; all tasks share it."""
         if task == 0:
             size, length, top = self.settings.pool, self.settings.length, self.settings.top_k
             self.keys = uniform(size, self.dim, draw=draw)
@@ -54,17 +56,18 @@ class NearestPrompts(PromptPool):
             )
 
     def forward(self, query: Tensor) -> tuple[Tuning, Tensor]:
-        """The penalty is minus the summed similarity of an image's picks."""
+        """The penalty is minus the summed similarity of the selected keys."""
         nearest = cosines(query, self.keys).topk(self.settings.top_k, dim=1)
         tokens = self.prompts[nearest.indices].flatten(1, 2) + self.positions
         return PromptsPerImage(tokens), -self.settings.pull * nearest.values.sum(dim=1).mean()
 
 
 @register()
-class L2P(PromptLearner):
+class L2p(PromptLearner):
     """The head reads the mean of the prompt tokens' final outputs, not the class token."""
 
     name: ClassVar[str] = "l2p"
+    title: ClassVar[str] = "L2P"
     tuning: ClassVar[str] = "prompts"
     idea: ClassVar[str] = "a pool of prompts; each image picks the nearest by key and reads their outputs"
     reading = "tokens"

@@ -1,6 +1,6 @@
-"""LayUP (Ahrens et al., TMLR 2024): class tokens of the last blocks side by side, and ridge regression on them.
+"""LayUP (Ahrens et al., TMLR 2024): ridge regression on the concatenated class tokens of the last blocks.
 
-The model is the PTM, or the PTM with one adapter that was trained on the first task.
+The model is the pre-trained model, or the pre-trained model with one adapter that was trained on the first task.
 """
 
 from __future__ import annotations
@@ -19,35 +19,36 @@ from ease.methods._registry import register
 from ease.streams import ImageSet, Task
 
 RIDGES = [*(10.0 ** (half / 2) for half in range(-8, 7)), 1e-8]
-"""In the order in which they are tried: of equally good ones the first is taken."""
+"""Values of lambda in the order in which they are tried; of equally good ones the first is taken."""
 FOLDS = 4
 
 
 class LayupSettings(AdapterSettings):
-    """The rest says how the adapter is trained, where there is one; defaults are the released ones."""
+    """Settings of LayUP. Those of the parent class say how the adapter is trained, if there is one."""
 
     layers: int = Field(
-        6, ge=1, description="blocks whose class tokens are read, from the last; all if fewer"
+        6, ge=1, description="number of last blocks whose class tokens are read; all if there are fewer"
     )
     adapt: Literal["never", "first"] = Field("never", description="whether task 1 trains an adapter")
-    lr: float = Field(0.003, gt=0, description="learning rate at the start")
+    lr: float = Field(0.003, gt=0, description="initial learning rate")
     optimizer: Literal["sgd", "adam", "adamw"] = "adamw"
-    sigma: float = Field(30.0, gt=0, description="where the training head's learned scale starts")
+    sigma: float = Field(30.0, gt=0, description="initial value of the training head's learned scale")
 
 
 @register()
 class Layup(FirstSession):
-    """`logits = h W` with h the class tokens of the last blocks, W = (G + lambda I)^-1 C.
+    """`logits = h W` with h the class tokens of the last blocks and W = (G + lambda I)^-1 C.
 
-    G = sum h h^T and the class sums C are sums over images, so adding task after task gives what all tasks at once
-    would, for one lambda.
+    G = sum h h^T and the class sums C are sums over images, so for a fixed lambda learning task after task gives the
+    same result as learning all tasks at once.
 
     Attributes:
         sums: G and C.
-        ridge: lambda, chosen with the latest task.
+        ridge: Lambda, chosen on the latest task.
     """
 
     name: ClassVar[str] = "layup"
+    title: ClassVar[str] = "LayUP"
     state_title: ClassVar[str] = "sums for the ridge regression"
     tuning: ClassVar[str] = "adapter"
     idea: ClassVar[str] = "class tokens of the last 6 blocks, ridge regression from running sums"
@@ -66,7 +67,7 @@ class Layup(FirstSession):
         if task.index > 0 or self.settings.adapt == "never":
             return False
         if len(task.classes) < 2:
-            self.engine.tell(
+            self.engine.report(
                 "the first task has a single class, which an adapter learns nothing from: "
                 "the pre-trained model is used as it is"
             )
@@ -75,7 +76,7 @@ class Layup(FirstSession):
         return True
 
     def collect(self, task: Task, features: Tensor, labels: Tensor) -> None:
-        """Lambda is chosen by cross-validation on this task, where it has enough images to divide."""
+        """Choose lambda by cross-validation on this task, if it has enough images, and add its images to the sums."""
         self.sums.grow(len(task.classes))
         counts = labels.bincount(minlength=task.classes.stop)[task.classes.start :]
         if len(task.classes) > 1 and int(counts.min()) >= FOLDS:
@@ -87,19 +88,17 @@ class Layup(FirstSession):
         self._weights = None
 
     def extend(self, images: ImageSet) -> None:
-        """As if these images had come with the class's first ones, except that lambda stays."""
+        """The sums become the same as if these images had been among the first of their class; lambda stays."""
         features = self.engine.features(images, [self.tuned], reading=self.reading)[0]
         self._add(features, torch.from_numpy(images.labels))
 
     def forget(self, position: int) -> Forgetting:
-        """The class is no longer an answer; the weights of the others do not change."""
+        """Remove the output of a class. The weights of the other classes do not change."""
         task = self.task_of(position)
         self.sums.forget(position)
         self.task_sizes[task] -= 1
         self._weights = None
-        kept = (
-            "the sum of products of all features, in which its share cannot be told from that of the others"
-        )
+        kept = "the sum of products of all features, in which its share cannot be separated from that of the others"
         if task == 0 and self.tuned is not None:
             kept += ", and the adapter that was trained with it"
         return Forgetting(0.0, kept)
@@ -110,7 +109,7 @@ class Layup(FirstSession):
         return (features[0].double() @ self._weights.to(features.device)).float()
 
     def files(self) -> tuple[Files, dict[str, Any]]:
-        """W follows from the sums: it is not stored."""
+        """W follows from the sums, so it is not stored."""
         files, meta = super().files()
         files["learner/sums"] = self.sums.state()
         return files, {**meta, "ridge": self.ridge, "head_trained": self._head_trained}

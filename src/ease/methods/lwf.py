@@ -1,4 +1,4 @@
-"""LwF (Li and Hoiem, ECCV 2016): the previous stage's network teaches the old classes on new images."""
+"""LwF (Li and Hoiem, ECCV 2016): distillation from the previous stage's network on the new images."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from ease.training.memory import Memory
 
 
 class LwfSettings(SequentialSettings):
-    """`finetune`'s rates: the published ones are for a ResNet from scratch."""
+    """Settings of LwF. Learning rates are those of `finetune`; the published ones are for a ResNet from scratch."""
 
-    temperature: float = Field(2.0, gt=0, description="softens both outputs of the distillation")
+    temperature: float = Field(2.0, gt=0, description="temperature of both outputs in the distillation")
     distill: float = Field(3.0, ge=0, description="lambda, the weight of the distillation")
 
 
@@ -26,6 +26,7 @@ class Lwf(OneTuning):
     """`L = CE(new logits) + lambda * KL(old logits of the previous stage || old logits)`, softened by T."""
 
     name: ClassVar[str] = "lwf"
+    title: ClassVar[str] = "LwF"
     tuning: ClassVar[str] = "full"
     idea: ClassVar[str] = "finetune with distillation from the previous stage's network"
     Settings = LwfSettings

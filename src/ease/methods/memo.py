@@ -1,4 +1,4 @@
-"""MEMO (Zhou et al., ICLR 2023): shallow blocks serve all tasks; only the last block is made anew for each."""
+"""MEMO (Zhou et al., ICLR 2023): all tasks share the shallow blocks; each task has a last block of its own."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from ease.tuning import Full
 
 
 class MemoSettings(ExpandingSettings):
-    """As public implementations set it for a pre-trained ViT."""
+    """Settings of public implementations for a pre-trained ViT."""
 
-    epochs: int = Field(10, ge=0, description="passes at task 1, where the whole network trains")
-    later_epochs: int = Field(20, ge=0, description="passes at later tasks, where one block trains")
+    epochs: int = Field(10, ge=0, description="epochs at task 1, where the whole network is trained")
+    later_epochs: int = Field(20, ge=0, description="epochs at later tasks, where one block is trained")
 
 
 class Branch(Tuning):
-    """A last block and norm of its own on a shared network."""
+    """A last block and a norm on top of a shared network."""
 
     kind: ClassVar[str] = "memo-branch"
 
     def __init__(self, shared: Full, own: Full) -> None:
         super().__init__()
         self.own = own
-        self._shared = (shared,)  # in a tuple: its weights belong to no branch
+        self._shared = (shared,)  # in a tuple, so that it is not registered as a submodule
 
     def vit(self) -> nn.Module | None:
         return self._shared[0].copy
@@ -45,9 +45,10 @@ class Branch(Tuning):
 
 @register()
 class Memo(Expanding):
-    """`f_b = branch_b(shared(x))`: the shared blocks learn at task 1 and are frozen then, branches as in DER."""
+    """`f_b = branch_b(shared(x))`: the shared blocks are trained on task 1 and then frozen; branches as in DER."""
 
     name: ClassVar[str] = "memo"
+    title: ClassVar[str] = "MEMO"
     kind: ClassVar[Kind] = "exemplar-based"
     tuning: ClassVar[str] = "full"
     idea: ClassVar[str] = "shared shallow blocks, a new last block per task, one head over all"
@@ -60,14 +61,14 @@ class Memo(Expanding):
 
     @property
     def base(self) -> Backbone:
-        """The PTM for task 1, then task 1's network: what its branches share is computed once for all of them."""
+        """The pre-trained model for task 1, then the network of task 1, so that shared blocks are computed once."""
         return self._shared or self.backbone
 
     def plugged(self) -> list[Tuning]:
         return list(self.branches)
 
     def new_tuning(self) -> Full:
-        """The whole PTM for task 1, then the last block and norm of the previous task."""
+        """A copy of the whole model for task 1, then of the last block and norm of the previous task."""
         if self._shared is None:
             return Full(self.backbone.vit)
         last = self._shared.shape.depth - 1
@@ -76,7 +77,7 @@ class Memo(Expanding):
         return tuning
 
     def keep(self, tuning: Full) -> None:
-        """Task 1's network is shared from now on; its own last block and norm are the first branch."""
+        """Add a branch. The network of task 1 is shared by all tasks; its last block and norm are the first branch."""
         if not self.tunings:
             self.branches = []
             shape, name = self.backbone.shape, f"{self.backbone.name} after task 1"
@@ -96,7 +97,7 @@ class Memo(Expanding):
         return [Subspace(Branch(self.tunings[0], branch), name) for branch, name in pairs]
 
     def training_of(self, task: Task) -> Training:
-        """More passes once only a block is left to train."""
+        """Later tasks, which train one block, have their own number of epochs."""
         training = super().training_of(task)
         if task.index == 0:
             return training

@@ -1,4 +1,4 @@
-"""RanPAC (McDonnell et al., NeurIPS 2023): random features of a once-adapted model, and ridge regression on them."""
+"""RanPAC (McDonnell et al., NeurIPS 2023): ridge regression on random features of a model adapted once."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ from ease.training.randomness import permutation, uniforms
 
 RIDGES = [10.0**power for power in range(-8, 9)]
 ROWS = 1024
-"""Images that are projected at once: full width in fp64 takes 80 kB each."""
+"""Images projected at a time; with 10,000 random features in fp64 each takes 80 kB."""
 
 
 class RanpacSettings(AdapterSettings):
-    """The adapter is tuned as in `adam-adapter`."""
+    """Settings of RanPAC. The adapter is trained as in `adam-adapter`."""
 
     projection: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(
-        "auto", description="random features M; auto: 10,000, or 2,000 for a backbone of width 192 or less"
+        "auto",
+        description="number of random features M; auto: 10,000, or 2,000 for a backbone of width 192 or less",
     )
-    held_out: float = Field(
-        0.2, gt=0, lt=1, description="share of a task's images on which the ridge is chosen"
-    )
+    held_out: float = Field(0.2, gt=0, lt=1, description="share of a task's images on which lambda is chosen")
 
 
 @register()
 class Ranpac(FirstSession):
     """`logits = h W` with h = ReLU(phi*(x) R), R ~ N(0, 1) fixed, and W = (G + lambda I)^-1 C.
 
-    G = sum h h^T decorrelates what the class sums C alone, a prototype classifier, would confuse. Both are sums over
-    images, so adding task after task gives what all tasks at once would.
+    The Gram matrix G = sum h h^T decorrelates the class sums C. Both are sums over images, so learning task after task
+    gives the same result as learning all tasks at once.
     """
 
     name: ClassVar[str] = "ranpac"
+    title: ClassVar[str] = "RanPAC"
     state_title: ClassVar[str] = "sums for the ridge regression"
     tuning: ClassVar[str] = "adapter"
     idea: ClassVar[str] = "adapter tuned on task 1, random ReLU features, ridge regression from running sums"
@@ -58,13 +58,13 @@ class Ranpac(FirstSession):
         self._weights: Tensor | None = None
 
     def collect(self, task: Task, features: Tensor, labels: Tensor) -> None:
-        """The ridge is chosen on images held out of this task; then these count like all others."""
+        """Choose lambda on images held out of this task, then add these images as well."""
         self.sums.grow(len(task.classes))
         order = torch.from_numpy(permutation(len(labels), self.engine.seed, "held out", task.index))
         held = min(math.ceil(self.settings.held_out * len(labels)), len(labels) - 1)
         out, rest = order[:held], order[held:]
         self._add(features[0, rest], labels[rest])
-        if held:  # a task of one image keeps the ridge of the task before
+        if held:  # a task of one image keeps the previous lambda
             self.ridge = self.sums.best_ridge(RIDGES, self.project(features[0, out]), labels[out])
         self._add(features[0, out], labels[out])
         self._weights = None
@@ -85,7 +85,7 @@ class Ranpac(FirstSession):
         return (self.project(features[0]) @ self._weights.to(features.device)).float()
 
     def files(self) -> tuple[Files, dict[str, Any]]:
-        """R is named by its seed and W follows from the sums: neither is stored."""
+        """R is drawn from its seed and W follows from the sums, so neither is stored."""
         files, meta = super().files()
         files[f"learner/{len(self.task_sizes) - 1:04d}"] = self.sums.state()
         return files, {**meta, "projection_seed": self.seed, "ridge": self.ridge}
@@ -108,6 +108,6 @@ def _width(projection: int | str, dim: int) -> int:
 
 
 def _normals(rows: int, columns: int, seed: int) -> Tensor:
-    """R ~ N(0, 1), [d, M]: Box-Muller on counted uniforms, which every version of every library draws alike."""
+    """R ~ N(0, 1), [d, M], by Box-Muller from our own uniforms, which do not depend on library versions."""
     first, second = np.split(uniforms(rows, 2 * columns, seed, "projection"), 2, axis=1)
     return torch.from_numpy(np.sqrt(-2 * np.log1p(-first)) * np.cos(2 * np.pi * second))

@@ -1,4 +1,4 @@
-"""SDC (Yu et al., CVPR 2020): old prototypes are moved by the drift that new images show."""
+"""SDC (Yu et al., CVPR 2020): old prototypes are moved by the drift of the features of new images."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from ease.training.memory import Memory
 
 
 def drift(before: Tensor, after: Tensor, prototypes: Tensor, sigma: float) -> Tensor:
-    """How far each prototype has moved, seen through images near it.
+    """Estimate how far each prototype has moved, from images near it.
 
     `w_ic = exp(-|before_i - p_c|^2 / 2 sigma^2)`, and the drift of c is the mean of `after_i - before_i` under these
-    weights. They are normalised in the log domain: where all images are far away, they would all be 0.
+    weights. They are normalised in the log domain, because they would all be 0 if all images were far away.
 
     Args:
-        before: [N, d] features of the new task's images before the task was learned.
-        after: [N, d] features of the same images afterwards.
-        prototypes: [C, d] of the old classes, in the space of `before`.
-        sigma: how far the neighbourhood of a prototype reaches.
+        before: Features of the new task's images before the task was learned, [N, d].
+        after: Features of the same images afterwards, [N, d].
+        prototypes: Prototypes of the old classes, in the space of `before`, [C, d].
+        sigma: Width of the neighbourhood of a prototype.
 
     Returns:
-        [C, d].
+        The drift of each prototype, [C, d].
     """
     distance = torch.cdist(prototypes.double(), before.double()).square()
     weights = (-distance / (2 * sigma**2)).softmax(dim=1)
@@ -39,16 +39,19 @@ def drift(before: Tensor, after: Tensor, prototypes: Tensor, sigma: float) -> Te
 
 
 class SdcSettings(SequentialSettings):
-    """`finetune`'s, and the reach of a prototype."""
+    """Settings of SDC, otherwise those of `finetune`."""
 
-    sigma: float = Field(0.3, gt=0, description="reach of a prototype among L2-normalised features")
+    sigma: float = Field(
+        0.3, gt=0, description="width of a prototype's neighbourhood among L2-normalised features"
+    )
 
 
 @register()
 class Sdc(OneTuning):
-    """Nearest class mean on L2-normalised features of a network that follows every task."""
+    """Nearest class mean on L2-normalised features of a network that is trained on every task."""
 
     name: ClassVar[str] = "sdc"
+    title: ClassVar[str] = "SDC"
     tuning: ClassVar[str] = "full"
     idea: ClassVar[str] = "nearest class mean; old means follow the drift seen in new images"
     Settings = SdcSettings
@@ -59,7 +62,7 @@ class Sdc(OneTuning):
 
     def adapt(self, task: Task, memory: Memory | None) -> None:
         before = self._unit_features(task.train) if task.index > 0 else None
-        # A head of the task's own classes, to be thrown away: only features matter here.
+        # A head for the task's own classes, which is discarded afterwards: only the features are used.
         self.linear = GrowingLinear(self.backbone.dim)
         self.grow(task)
 
@@ -69,7 +72,7 @@ class Sdc(OneTuning):
         self.follow(self.model(), among_its_own, task.train, task)
         after = self._unit_features(task.train)
         if before is not None:
-            # Onto the moved prototype: what later tasks show is the drift since this stage, so it accumulates.
+            # Added to the moved prototype: later tasks show the drift since this stage, so the drifts accumulate.
             self.prototypes += drift(before, after, self.prototypes, self.settings.sigma)
         means, _ = class_means(after[None], torch.from_numpy(task.train.labels), task.classes)
         self.prototypes = torch.cat([self.prototypes, means[0]])
@@ -78,7 +81,7 @@ class Sdc(OneTuning):
         return F.normalize(self.engine.features(images, [self.tuned])[0], dim=-1)
 
     def head(self, features: Tensor) -> Tensor:
-        """The nearer a class mean, the higher its logit: minus the squared distance."""
+        """The logit of a class is minus the squared distance to its mean."""
         unit = F.normalize(features[0], dim=-1)
         return -(unit[:, None] - self.prototypes.to(unit.device)).square().sum(dim=-1)
 

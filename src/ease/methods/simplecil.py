@@ -1,4 +1,4 @@
-"""SimpleCIL (Zhou et al., 2023): the frozen PTM and a prototype per class. Nothing is trained."""
+"""SimpleCIL (Zhou et al., 2023): the frozen pre-trained model and a prototype per class. Nothing is trained."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from ease.training.memory import Memory
 
 
 @register()
-class SimpleCIL(Learner):
+class SimpleCil(Learner):
     """`logit_c = cos(p_c, phi(x))` with p_c the mean feature of class c."""
 
     name: ClassVar[str] = "simplecil"
+    title: ClassVar[str] = "SimpleCIL"
     idea: ClassVar[str] = "frozen PTM, class-mean prototypes, cosine"
 
     def __init__(self, engine: Any, settings: Any) -> None:

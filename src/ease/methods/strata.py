@@ -1,16 +1,16 @@
 """Strata, this project's own method: second-order prototypes from several layers, in one pass.
 
-A class is its mean feature; an image goes to the class whose mean it is nearest to, by the cosine around the mean of
-all classes, after both were whitened by the within-class covariance of all images seen so far. The feature is the class
-tokens and the mean patch tokens of the model's last blocks side by side. Means and covariance are running sums, so the
-order of tasks cannot matter and nothing is forgotten. The model is the PTM, or the PTM with one adapter that was
-trained on the first task.
+A class is represented by its mean feature. An image is assigned to the class whose mean is most similar, by the cosine
+around the mean of all classes, after both were whitened by the within-class covariance of all images seen so far. The
+feature is the concatenation of the class tokens and the mean patch tokens of the model's last blocks. Means and
+covariance are running sums, so the order of tasks does not matter and nothing is forgotten. The model is the
+pre-trained model (PTM), or the PTM with one adapter that was trained on the first task.
 
-What is whose: prototypes with a covariance are FeCAM's (Goswami et al., NeurIPS 2023) and SLDA's (Hayes and Kanan,
-2020), class tokens of several layers and adapting in the first session are LayUP's (Ahrens et al., TMLR 2024), running
-second-order sums on a once-adapted model RanPAC's (McDonnell et al., NeurIPS 2023). Ours is their combination with a
-shrinkage in closed form, towards the covariances of the tokens alone, and a centred cosine: nothing has to be chosen by
-hand.
+Origins: prototypes with a covariance are from FeCAM (Goswami et al., NeurIPS 2023) and SLDA (Hayes and Kanan, 2020),
+class tokens of several layers and adaptation in the first session from LayUP (Ahrens et al., TMLR 2024), running
+second-order sums on a once-adapted model from RanPAC (McDonnell et al., NeurIPS 2023). New is their combination with a
+shrinkage in closed form, towards the covariances of the separate tokens, and a centred cosine. No value has to be
+chosen by hand.
 """
 
 from __future__ import annotations
@@ -29,40 +29,40 @@ from torch import Tensor
 from ease.backbone import Layers, Tuning
 from ease.errors import EaseError
 from ease.heads.left_out import left_out_scores
+from ease.heads.stored_scatter import scatter_of, scatter_tensors
 from ease.heads.triangle import packed_triangle
 from ease.heads.whitened import WhitenedHead
 from ease.methods._base import Costs, Files, Forgetting
-from ease.methods._compaction import Compaction, twin
+from ease.methods._capabilities import Compaction
 from ease.methods._first_session import AdapterSettings, FirstSession
 from ease.methods._registry import register
-from ease.methods._stored_scatter import scatter_of, scatter_tensors
-from ease.methods._tuned_head import tuned_for
+from ease.methods._tuned_head import train_tuning
 from ease.storage.precision import Packed, lossless
 from ease.streams import ImageSet, Task
 from ease.streams.images import chosen_by_content
 from ease.training.memory import Memory
 
 FEW_IMAGES = 5
-"""Below this many images per class an adapter learns noise."""
+"""With fewer images per class than this, no adapter is trained."""
 HELD_OUT = 0.25
 """The share of each class of the first task that decides whether its adapter is kept."""
 
 
 class StrataSettings(AdapterSettings):
-    """The rest says how the adapter is trained, where there is one."""
+    """Settings of Strata. Those of the parent class say how the adapter is trained, if there is one."""
 
     layers: int = Field(
-        4, ge=1, description="blocks whose class tokens are read, from the last; all if fewer"
+        4, ge=1, description="number of last blocks whose class tokens are read; all if there are fewer"
     )
-    patches: bool = Field(True, description="read the mean patch tokens of these blocks too")
+    patches: bool = Field(True, description="read the mean patch tokens of these blocks as well")
     adapt: Literal["never", "first", "auto"] = Field(
         "never",
-        description="whether task 1 trains an adapter; auto: kept if images held out of task 1 say that it helps",
+        description="whether task 1 trains an adapter; auto: keep it if it helps on images held out of task 1",
     )
-    epochs: int = Field(4, ge=0, description="passes over the images of task 1")
-    batch_size: int = Field(16, ge=1, description="images per step, over all processes")
-    lr: float = Field(0.2, gt=0, description="learning rate at the start")
-    sigma: float = Field(10.0, gt=0, description="where the training head's learned scale starts")
+    epochs: int = Field(4, ge=0, description="epochs on the images of task 1")
+    batch_size: int = Field(16, ge=1, description="images per step, summed over all processes")
+    lr: float = Field(0.2, gt=0, description="initial learning rate")
+    sigma: float = Field(10.0, gt=0, description="initial value of the training head's learned scale")
 
 
 @register()
@@ -70,11 +70,12 @@ class Strata(FirstSession):
     """`score_c = cos(Sigma^-1/2 (h - g), Sigma^-1/2 (mu_c - g))`, g the mean of the class means mu_c.
 
     Attributes:
-        sums: class means, counts and the pooled scatter of h, the tokens of the last blocks.
-        storage: how they are saved, `fp32` unless the model was compacted; see `compacted`.
+        sums: Class means, image counts and the pooled scatter of h, the tokens of the last blocks.
+        storage: The precision in which they are saved: `fp32` unless the model was compacted.
     """
 
     name: ClassVar[str] = "strata"
+    title: ClassVar[str] = "Strata"
     state_title: ClassVar[str] = "within-class covariance"
     tuning: ClassVar[str] = "adapter"
     idea: ClassVar[str] = (
@@ -86,15 +87,15 @@ class Strata(FirstSession):
     )
     Settings = StrataSettings
     shaped_by = ("rank", "scale", "dropout")
-    closer: ClassVar[dict[str, Any]] = {"adapt": "auto"}
-    adds_exactly = True
+    thorough_settings: ClassVar[dict[str, Any]] = {"adapt": "auto"}
+    extends_exactly = True
 
     def __init__(self, engine: Any, settings: Any) -> None:
         super().__init__(engine, settings)
         self.reading = Layers(min(settings.layers, self.backbone.shape.depth), settings.patches)
         self.sums = self._new_sums()
         self.storage = "fp32"
-        self._scatter: dict[str, Tensor] | None = None  # as saved, where not in fp32
+        self._scatter: dict[str, Tensor] | None = None  # as saved, if not in fp32
         self._trained_first = 0
 
     def _new_sums(self) -> WhitenedHead:
@@ -107,33 +108,33 @@ class Strata(FirstSession):
         self.collect(task, self._features(task.train), torch.from_numpy(task.train.labels))
 
     def _adapt_first(self, task: Task) -> None:
-        """Train the adapter of task 1, and keep it if that was asked for or if it helps."""
+        """Train the adapter of task 1. With `adapt = auto`, keep it only if it helps on held-out images."""
         if len(task.classes) < 2 or len(task.train) < FEW_IMAGES * len(task.classes):
-            self.engine.tell(
+            self.engine.report(
                 f"the first task has too little to adapt to ({len(task.train)} images of {len(task.classes)} classes): "
                 "the pre-trained model is used as it is"
             )
             return
         if self.settings.adapt == "first":
-            self._keep(self._tuned(task))
+            self.keep(self._train(task))
             return
         rest, held = _split(task.train)
-        tuning = self._tuned(replace(task, train=rest)).freeze()
+        tuning = self._train(replace(task, train=rest)).freeze()
         plain, adapted = (self._accuracy(t, task, rest, held) for t in (None, tuning))
         if adapted > plain:
-            self._keep(tuning)
-        self.engine.tell(
+            self.keep(tuning)
+        self.engine.report(
             f"{len(held)} held-out images of the first task: {plain:.1f} % right with the pre-trained model, "
             f"{adapted:.1f} % with the adapter, which was {'kept' if adapted > plain else 'dropped'}"
         )
 
-    def _tuned(self, task: Task) -> Tuning:
-        tuning = tuned_for(self.engine, partial(self._new_tuned, task), task, self.settings)
+    def _train(self, task: Task) -> Tuning:
+        tuning = train_tuning(self.engine, partial(self.new_tuned_head, task), task, self.settings)
         self._trained_first += tuning.parameter_count() + len(task.classes) * self.backbone.dim + 1
         return tuning
 
     def _accuracy(self, tuning: Tuning | None, task: Task, rest: ImageSet, held: ImageSet) -> float:
-        """Percent of the held-out images that a head made of the rest gets right."""
+        """Accuracy in percent on the held-out images of a head that is made of the other images."""
         head = self._new_sums()
         head.grow(len(task.classes))
         both = ImageSet(
@@ -147,44 +148,41 @@ class Strata(FirstSession):
         return 100 * float(right.double().mean())
 
     def _features(self, images: ImageSet) -> Tensor:
-        """[1, N, K]"""
+        """Features of images, [1, N, K]."""
         return self.engine.features(images, [self.tuned], reading=self.reading)
 
     def collect(self, task: Task, features: Tensor, labels: Tensor) -> None:
         self.sums.grow(len(task.classes))
         self.sums.add(features[0], labels)
         self._round_as_saved()
-        if task.index > 0 or self.tuned is None:  # an adapter has seen every image that it was trained on
+        if task.index > 0 or self.tuned is None:  # the adapter was trained on all images of task 1
             self.left_out = left_out_scores(self.sums, features[0], labels)
 
     def extend(self, images: ImageSet) -> None:
-        """As if these images had come with the class's first ones."""
+        """The result is the same as if these images had been among the first ones of their class."""
         self.sums.add(self._features(images)[0], torch.from_numpy(images.labels))
         self._round_as_saved()
 
     def forget(self, position: int) -> Forgetting:
         before = self.sums.whitening().directions
-        task = next(t for t in range(len(self.task_sizes)) if position < sum(self.task_sizes[: t + 1]))
         self.sums.forget(position)
-        self.task_sizes[task] -= 1
+        self.task_sizes[self.task_of(position)] -= 1
         others = torch.cat([before[:position], before[position + 1 :]])
         turned = 1 - (others * self.sums.whitening().directions).sum(dim=1)
-        kept = (
-            "the pooled covariance of all classes, in which its share cannot be told from that of the others"
-        )
+        kept = "the pooled covariance of all classes, in which its share cannot be separated from that of the others"
         return Forgetting(float(turned.max()) if len(turned) else 0.0, kept)
 
     def compacted(self, compaction: Compaction) -> Strata:
-        """Statistics and adapter in fewer digits, and the adapter's matrices as thin factors.
+        """Reduce the precision of the statistics and the adapter, and factor the adapter's matrices.
 
-        In int8 the class means are fp16: their differences decide in directions where images of a class hardly differ,
-        and a step of 8 bits is longer than that. Images that come later are added to what is stored, and the sums are
-        rounded again; in fp16 that changes next to nothing, in int8 the errors would add up, so that the scatter is
-        fp16 from then on, until it is compacted again.
+        With int8 the class means are stored in fp16: in directions in which images of a class hardly vary, small
+        differences between the means decide, and 8 bits cannot represent them. Images that are learned later are added
+        to the stored sums, which are then rounded again. In fp16 this changes almost nothing. In int8 the errors would
+        accumulate, so the scatter is stored in fp16 from then on, until the model is compacted again.
         """
         if compaction.max_subspaces is not None:
             raise EaseError(
-                "a model of 'strata' takes one pass per image, however much it has learned: "
+                "a model of 'strata' takes one pass per image, however many classes it knows: "
                 "leave max_subspaces (--max-subspaces) out"
             )
         if compaction.energy is not None and self.tuned is None:
@@ -196,15 +194,12 @@ class Strata(FirstSession):
         storage = compaction.storage or self.storage
         if storage != self.storage:
             other._round(storage)
-        if self.tuned is not None:
-            packed = self.packed or Packed(self.tuned.state_dict())
-            new = packed.repacked(compaction.storage, compaction.energy)
-            if new is not packed:
-                other._keep(twin(self.tuned, self.backbone, new), new if new.spec() else None)
+        if self.frozen is not None:
+            other.frozen = self.frozen.repacked(compaction.storage, compaction.energy, self.backbone)
         return other
 
     def _round_as_saved(self) -> None:
-        """Become what would be loaded: what goes on after a restart is then the same."""
+        """Round the statistics as saving does, so that learning on gives the same result after a restart."""
         self._round("fp16" if self.storage == "int8" else self.storage)
 
     def _round(self, storage: str) -> None:
@@ -262,7 +257,7 @@ class Strata(FirstSession):
 
 
 def _split(images: ImageSet) -> tuple[ImageSet, ImageSet]:
-    """(to learn from, held out): a share of each class, chosen by content, so that the order of files cannot matter."""
+    """Split images into (rest, held out), per class and by content, so that the order of the files does not matter."""
     digests = [images.digest(i) for i in range(len(images))]
     held: set[str] = set()
     for label in np.unique(images.labels):

@@ -11,31 +11,7 @@ import numpy as np
 
 from ease.errors import EaseError
 from ease.experiments.record import Record, check, plain
-from ease.methods import methods
-
-TITLES = {
-    "ease": "EASE",
-    "simplecil": "SimpleCIL",
-    "adam": "ADAM",
-    "finetune": "Finetune",
-    "lwf": "LwF",
-    "sdc": "SDC",
-    "icarl": "iCaRL",
-    "der": "DER",
-    "foster": "FOSTER",
-    "memo": "MEMO",
-    "l2p": "L2P",
-    "dualprompt": "DualPrompt",
-    "coda": "CODA",
-    "coda-prompt": "CODA-Prompt",
-    "joint": "Joint",
-    "ranpac": "RanPAC",
-    "finetune-adapter": "Finetune-Adapter",
-    "upper-bound": "Upper bound",
-    "strata": "Strata",
-    "fecam": "FeCAM",
-    "layup": "LayUP",
-}
+from ease.methods import method_title, methods
 
 # Parts of a config that say where and how a run was carried out, and not what was asked of it.
 SURROUNDINGS = frozenset(
@@ -113,7 +89,7 @@ def group(records: Sequence[Record]) -> list[Series]:
     places: dict[Place, dict[str, list[Record]]] = {}
     for record in records:
         methods = places.setdefault(place_of(record), {})
-        methods.setdefault(record.get("label") or method_title(record["method"]), []).append(record)
+        methods.setdefault(record.get("label") or plain(method_title(record["method"])), []).append(record)
 
     grouped = []
     for place, methods in places.items():
@@ -133,12 +109,6 @@ def by_place(grouped: Iterable[Series]) -> dict[Place, list[Series]]:
 
 def place_of(record: Record) -> Place:
     return Place(plain(record["dataset"]), plain(record["protocol"]), plain(record["backbone"]))
-
-
-def method_title(method: str) -> str:
-    """A method as papers write it; variants such as `adam-ssf` keep their ending."""
-    family, dash, variant = method.partition("-")
-    return TITLES.get(method) or plain(f"{TITLES.get(family, family)}{dash}{variant}")
 
 
 def kind_of(method: str) -> str:

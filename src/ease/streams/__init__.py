@@ -1,8 +1,21 @@
-"""Images -> dataset -> stream of tasks."""
+"""Images -> dataset -> stream of tasks.
 
-from ease.streams.datasets import dataset_list, load_dataset
+- `datasets`: datasets by name.
+- `intake`: the one way in for images of users.
+- `stream`, `protocol`: a dataset divided into tasks.
+- `images`, `transforms`: sets of images, and the input of the backbone.
+"""
+
+from ease.streams.datasets import (
+    DatasetLoader,
+    DatasetRequest,
+    dataset_faults,
+    dataset_list,
+    load_dataset,
+)
 from ease.streams.images import ArraySource, ImageSet, Source
-from ease.streams.protocol import class_order, make_stream, order_from_file, split
+from ease.streams.intake import LabelledImages, as_image_set, collect_images
+from ease.streams.protocol import class_order, make_stream, order_from_file, task_sizes
 from ease.streams.stream import Augmentation, Dataset, Stream, Task
 from ease.streams.transforms import DRAWS, Transforms
 
@@ -11,15 +24,21 @@ __all__ = [
     "ArraySource",
     "Augmentation",
     "Dataset",
+    "DatasetLoader",
+    "DatasetRequest",
     "ImageSet",
+    "LabelledImages",
     "Source",
     "Stream",
     "Task",
     "Transforms",
+    "as_image_set",
     "class_order",
+    "collect_images",
+    "dataset_faults",
     "dataset_list",
     "load_dataset",
     "make_stream",
     "order_from_file",
-    "split",
+    "task_sizes",
 ]

@@ -1,4 +1,4 @@
-"""`B<m> Inc<n>`: how the classes of a dataset are cut into tasks, and in which order they come."""
+"""The protocol `B<m> Inc<n>`: how the classes of a dataset are divided into tasks, and in which order they arrive."""
 
 from __future__ import annotations
 
@@ -15,15 +15,26 @@ from ease.filesystem import read_text, shown
 from ease.streams.stream import Dataset, Stream, Task
 
 SEED = 1993
-"""The seed whose class order the paper's tables use."""
+"""The seed of the class order in the paper's tables."""
 ORDER_LIMIT = 2**24
-"""Bytes of a file with a class order."""
+"""Largest size of a class order file, in bytes."""
 
 _PROTOCOL = re.compile(r"\s*b[\s_-]*([0-9]{1,9})[\s,_-]*inc[\s_-]*([0-9]{1,9})\s*", re.IGNORECASE)
 
 
 def parse(protocol: str) -> tuple[int, int]:
-    """`B<m> Inc<n>` -> (m, n). Case, spaces and hyphens do not matter."""
+    """Read a protocol.
+
+    Args:
+        protocol: `B<m> Inc<n>`. Case, spaces and hyphens do not matter.
+
+    Returns:
+        m, the number of classes of the first task (0: as many as in the others), and n, that of the other tasks.
+
+    Example:
+        >>> parse("B50 Inc10")
+        (50, 10)
+    """
     found = _PROTOCOL.fullmatch(protocol)
     if found is None:
         raise EaseError(
@@ -36,15 +47,26 @@ def parse(protocol: str) -> tuple[int, int]:
 
 
 def canonical(protocol: str) -> str:
-    """The one way a protocol is written in results: `B0 Inc5`."""
+    """The form in which a protocol is written in results: `B0 Inc5`."""
     base, increment = parse(protocol)
     return f"B{base} Inc{increment}"
 
 
-def split(protocol: str, classes: int) -> list[int]:
-    """How many classes each task has; the sum is `classes`.
+def task_sizes(protocol: str, classes: int) -> list[int]:
+    """Divide classes into tasks.
 
-    `B0` means no larger base: the first task has n classes like the others. The last task takes what is left.
+    `B0` means that the first task has n classes like the others. The last task takes the classes that are left.
+
+    Args:
+        protocol: `B<m> Inc<n>`.
+        classes: Number of classes.
+
+    Returns:
+        The number of classes of each task; the sum is `classes`.
+
+    Example:
+        >>> task_sizes("B4 Inc3", 12)
+        [4, 3, 3, 2]
     """
     base, increment = parse(protocol)
     first = base or increment
@@ -58,16 +80,30 @@ def split(protocol: str, classes: int) -> list[int]:
 
 
 def class_order(classes: int, seed: int = SEED) -> tuple[int, ...]:
-    """The order classes arrive in: position -> class. numpy's legacy generator, as the released code."""
+    """A random order of classes, drawn like that of the released code with numpy's legacy generator.
+
+    Args:
+        classes: Number of classes.
+        seed: Random seed.
+
+    Returns:
+        Position in the stream -> label in the dataset.
+    """
     if not 0 <= seed < 2**32:
         raise EaseError(f"class order seed {seed} is out of range: choose 0 to {2**32 - 1}")
     return tuple(int(c) for c in np.random.RandomState(seed).permutation(classes))
 
 
 def order_from_file(path: Path, class_names: Sequence[str]) -> tuple[int, ...]:
-    """A class order written down: names or indices, one per line or as a JSON list; each class exactly once.
+    """Read a class order from a file that lists each class exactly once.
 
-    Text that can be read as names is (a class may be called `7`); JSON numbers are always indices.
+    Args:
+        path: A text file with one class per line, or a JSON list. Classes are given by name or by index. Text is read
+            as names if all lines are names (a class may be called `7`); numbers in JSON are always indices.
+        class_names: The classes of the dataset.
+
+    Returns:
+        Position in the stream -> label in the dataset.
     """
     entries = _entries(path)
     known = {name: index for index, name in enumerate(class_names)}
@@ -76,8 +112,8 @@ def order_from_file(path: Path, class_names: Sequence[str]) -> tuple[int, ...]:
     elif all(isinstance(e, int) or re.fullmatch("[0-9]{1,9}", e) for e in entries):
         order = [int(e) for e in entries]
     else:
-        stranger = next(e for e in entries if not (isinstance(e, str) and e in known))
-        raise EaseError(f"class order file '{shown(path)}': {unknown('class', str(stranger), known)}")
+        wrong = next(e for e in entries if not (isinstance(e, str) and e in known))
+        raise EaseError(f"class order file '{shown(path)}': {unknown('class', str(wrong), known)}")
     _check_permutation(order, class_names, f"class order file '{shown(path)}'")
     return tuple(order)
 
@@ -117,16 +153,25 @@ def _check_permutation(order: Sequence[int], class_names: Sequence[str], where: 
 def make_stream(
     dataset: Dataset, protocol: str, seed: int = SEED, order: tuple[int, ...] | None = None
 ) -> Stream:
-    """Cut a dataset into tasks. Labels become positions in the class order.
+    """Divide a dataset into tasks. Labels become positions in the class order.
 
     Args:
-        dataset: the images; its own order is kept if it says so.
-        protocol: `B<m> Inc<n>`.
-        seed: of the class order.
-        order: position -> class; stands above `seed` and above the dataset's wish to keep its order.
+        dataset: The images.
+        protocol: `B<m> Inc<n>`: m classes in the first task and n in each other task.
+        seed: Random seed of the class order; not used if the dataset keeps its own order.
+        order: Position -> label. If given, it is used instead of `seed` and of the dataset's own order.
+
+    Returns:
+        The tasks in the order in which they arrive.
+
+    Example:
+        >>> from ease.streams import load_dataset
+        >>> stream = make_stream(load_dataset("digits"), "B0 Inc2")
+        >>> len(stream), stream.tasks[1].classes
+        (5, range(2, 4))
     """
     classes = len(dataset.class_names)
-    sizes = split(protocol, classes)
+    sizes = task_sizes(protocol, classes)
     if order is None:
         order = tuple(range(classes)) if dataset.keep_order else class_order(classes, seed)
     _check_permutation(order, dataset.class_names, "the class order")

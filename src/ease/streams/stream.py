@@ -9,21 +9,36 @@ from ease.streams.images import ImageSet
 
 @dataclass(frozen=True)
 class Augmentation:
-    """What training images go through besides resizing; a property of the data (letters must not be flipped)."""
+    """How training images are varied. It is a property of the data: letters must not be mirrored.
+
+    Attributes:
+        scale: Smallest and largest area of a random crop, as a fraction of the image.
+        ratio: Smallest and largest width of a crop divided by its height.
+        flip: Whether half of the images are mirrored.
+    """
 
     scale: tuple[float, float] = (0.05, 1.0)
     ratio: tuple[float, float] = (3 / 4, 4 / 3)
     flip: bool = True
 
+    @classmethod
+    def for_characters(cls) -> Augmentation:
+        """No mirroring and mild crops, so that letters and digits stay recognisable."""
+        return cls(scale=(0.6, 1.0), flip=False)
+
 
 @dataclass(frozen=True)
 class Dataset:
-    """Train and test images of named classes. Labels index `class_names`.
+    """Train and test images of named classes.
 
     Attributes:
-        name: how it was asked for, e.g. `glyphs`.
-        keep_order: the classes come in their own order (VTAB) and are never shuffled.
-        notes: one line each for what a reader of the results should know (skipped files, subset found).
+        name: The name under which results are reported, such as `glyphs`.
+        class_names: The classes; labels are positions in it.
+        train: Training images.
+        test: Test images.
+        augmentation: How training images are varied.
+        keep_order: Whether the classes keep their order instead of being shuffled, as in VTAB.
+        notes: One line each for what a reader of the results should know, such as skipped files or a subset.
     """
 
     name: str
@@ -35,7 +50,11 @@ class Dataset:
     notes: tuple[str, ...] = ()
 
     def first_classes(self, count: int) -> Dataset:
-        """Only its first classes, in its own order; all of them if there are no more."""
+        """The dataset with only its first classes.
+
+        Args:
+            count: How many classes to keep; all of them if there are no more.
+        """
         if count >= len(self.class_names):
             return self
         kept = range(count)
@@ -50,12 +69,14 @@ class Dataset:
 
 @dataclass(frozen=True)
 class Task:
-    """One increment. Classes and labels are positions in the stream's class order.
+    """One step of a stream: some new classes with their images.
 
     Attributes:
         index: 0 for the first task.
-        classes: the positions of its classes: consecutive, following the previous task's.
-        names: their names.
+        classes: Positions of its classes in the stream's class order: consecutive, after those of the previous task.
+        names: The names of its classes.
+        train: Training images; their labels are positions in the stream's class order.
+        test: Test images, labelled in the same way.
     """
 
     index: int
@@ -67,7 +88,16 @@ class Task:
 
 @dataclass(frozen=True)
 class Stream:
-    """Tasks in the order they arrive."""
+    """The tasks of a dataset in the order in which they arrive. Made by `make_stream`.
+
+    Attributes:
+        dataset: Name of the dataset.
+        protocol: How the classes were divided, such as `B0 Inc5`.
+        class_order: Position in the stream -> label in the dataset.
+        class_names: Position in the stream -> name of the class.
+        tasks: The tasks.
+        augmentation: How training images are varied.
+    """
 
     dataset: str
     protocol: str

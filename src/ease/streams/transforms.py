@@ -1,4 +1,4 @@
-"""From a decoded image to what the backbone reads. Pure functions: all randomness is passed in."""
+"""From a decoded image to the input of the backbone. All random numbers are passed in."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ if TYPE_CHECKING:
 
 TRIES = 10
 DRAWS = 2 * TRIES + 3
-"""Uniform numbers one training image uses: area and ratio of ten tries, top, left, flip."""
+"""Random numbers that one training image needs: area and ratio of ten attempts, top, left, flip."""
 
 _VERSION = 1
-"""Raised when the test output changes for equal settings, so that stored features are not reused."""
+"""Increased when the output of `test` changes for equal settings, so that stored features are not reused."""
 
 _LONGEST = 16
-"""Beyond this aspect ratio an image is cropped before resizing: a 1 x 100,000 strip needs gigabytes."""
+"""An image with a larger aspect ratio is cropped before it is resized: a 1 x 100,000 strip would need gigabytes."""
 
 
 class Transforms:
     """The train and test transform of one backbone on one dataset.
 
     Args:
-        pixels: what the backbone wants (side length s, mean, std, test interpolation).
-        augmentation: what training images go through.
-        raw: images are already s x s: only scale and normalise them, in training too.
+        pixels: The input of the backbone: side length s, mean, standard deviation, interpolation for testing.
+        augmentation: How training images are varied.
+        raw: Whether images are already s x s; they are only scaled and normalised, in training too.
     """
 
     def __init__(
@@ -64,22 +64,36 @@ class Transforms:
 
     @classmethod
     def raw(cls, pixels: Pixels) -> Transforms:
-        """For images that already have the right size: no resize, crop or flip, just /255 and normalise."""
+        """Transforms for images that already have the right size: no resizing, cropping or mirroring."""
         return cls(pixels, raw=True)
 
     @property
     def id(self) -> str:
-        """Names everything that decides the test output; part of a stored feature's key."""
+        """A hash of everything that decides the output of `test`; part of the key of a stored feature."""
         wants = self.pixels
         settings = [_VERSION, self.is_raw, wants.size, wants.mean, wants.std, wants.interpolation]
         return hashlib.blake2b(json.dumps(settings).encode(), digest_size=8).hexdigest()
 
     def test(self, image: Tensor) -> Tensor:
-        """Resize the short side to 256/224 s, crop the centre. uint8 [3, H, W] -> float32 [3, s, s]."""
+        """Resize the short side to 256/224 s, crop the centre and normalise.
+
+        Args:
+            image: uint8 RGB [3, H, W].
+
+        Returns:
+            float32 [3, s, s].
+        """
         return self.scaled(self.test_crop(image))
 
     def test_crop(self, image: Tensor) -> Tensor:
-        """`test` before its last step: still uint8, [3, s, s]."""
+        """`test` without its last step, the normalisation.
+
+        Args:
+            image: uint8 RGB [3, H, W].
+
+        Returns:
+            uint8 RGB [3, s, s].
+        """
         size = self.pixels.size
         if self.is_raw:
             return self._check_size(image)
@@ -93,7 +107,7 @@ class Transforms:
         return round(256 * self.pixels.size / 224)
 
     def described(self) -> dict[str, Any]:
-        """What `test` does, for whoever has to do it elsewhere; JSON values."""
+        """A description of `test` in JSON values, for programs that use an exported model."""
         wants = self.pixels
         resize = (
             "none"
@@ -110,10 +124,18 @@ class Transforms:
         }
 
     def train(self, images: Sequence[Tensor], uniforms: npt.NDArray[np.floating]) -> Tensor:
-        """Random crops resized to s, maybe flipped. N times uint8 [3, H, W], and [N, DRAWS] -> float32 [N, 3, s, s]."""
+        """Crop at random, resize to s x s, mirror some, normalise.
+
+        Args:
+            images: N images, uint8 RGB [3, H, W] of any size.
+            uniforms: [N, DRAWS], random numbers in [0, 1).
+
+        Returns:
+            float32 [N, 3, s, s].
+        """
         if uniforms.shape != (len(images), DRAWS):
             raise ValueError(f"{len(images)} training images need {DRAWS} uniform numbers each")
-        # Each crop has a size of its own, so that they are resized one by one; all else is done for the whole batch.
+        # Crops differ in size, so they are resized one by one; everything else is done for the whole batch.
         crops = torch.stack([self._train_crop(i, u) for i, u in zip(images, uniforms, strict=True)])
         if self.augmentation.flip and not self.is_raw:
             flipped = torch.from_numpy(uniforms[:, -1] < 0.5)
@@ -125,7 +147,7 @@ class Transforms:
             return self._check_size(image)
         top, left, height, width = crop_box(image.shape[-2], image.shape[-1], self.augmentation, uniforms)
         image = image[..., top : top + height, left : left + width]
-        # Bilinear whatever the test interpolation is: torchvision's default, which the released code uses.
+        # Always bilinear, whatever the interpolation for testing: torchvision's default, as in the released code.
         return pixelwise.resize_image(
             image, [self.pixels.size, self.pixels.size], InterpolationMode.BILINEAR, antialias=True
         )
@@ -137,7 +159,14 @@ class Transforms:
         return image
 
     def scaled(self, crops: Tensor) -> Tensor:
-        """uint8 [..., 3, s, s] to what the backbone reads, as a tensor of its own."""
+        """Scale to [0, 1] and normalise.
+
+        Args:
+            crops: uint8 [..., 3, s, s].
+
+        Returns:
+            A new tensor, float32 [..., 3, s, s].
+        """
         values = crops.to(torch.float32, memory_format=torch.contiguous_format, copy=True).div_(255)
         return values.sub_(self._mean).div_(self._std) if self._normalises else values
 
@@ -145,10 +174,19 @@ class Transforms:
 def crop_box(
     height: int, width: int, augmentation: Augmentation, uniforms: npt.NDArray[np.floating]
 ) -> tuple[int, int, int, int]:
-    """A training crop (top, left, height, width), distributed as torchvision's RandomResizedCrop.
+    """Choose a training crop, distributed as by torchvision's RandomResizedCrop.
 
-    Area and log-ratio are uniform; of ten tries the first that fits is taken, else the largest central
-    crop whose ratio is allowed. uniforms: [DRAWS] in [0, 1).
+    Area and log-ratio are uniform. Of ten attempts the first that fits is taken, otherwise the largest central crop
+    whose ratio is allowed.
+
+    Args:
+        height: Height of the image.
+        width: Width of the image.
+        augmentation: The ranges of area and ratio.
+        uniforms: [DRAWS], random numbers in [0, 1).
+
+    Returns:
+        top, left, height, width.
     """
     (smallest, largest), (narrow, wide) = augmentation.scale, augmentation.ratio
     for attempt in range(TRIES):

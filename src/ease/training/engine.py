@@ -1,4 +1,4 @@
-"""What a learner works with: one backbone, one input pipeline, devices, randomness and the ledger."""
+"""The engine of a learner: backbone, input pipeline, devices, randomness and cost accounting."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from ease.backbone import Backbone, Reading, Tuning
 from ease.progress import Progress, Quiet
 from ease.streams import ImageSet
 from ease.streams.transforms import Transforms
-from ease.training.fit import Order, Training, fit, visits
+from ease.training.fit import Training, VisitingOrder, fit
 from ease.training.loading import Loader
 from ease.training.trainings import Finished, Trainings, training_key
 from ease.training.usage import Ledger, Phase
 
 
 class Engine:
-    """Trains tunings and extracts features; knows devices and files so that methods need not.
+    """Trains tunings and extracts features, so that methods need not handle devices and files.
 
     Args:
-        backbone: the frozen ViT.
-        transforms: from decoded images to the backbone's input.
-        seed: names every random number of the run.
-        fabric: a launched Lightning Fabric; a single CPU process when None.
-        batch_size: images per batch where no gradient is needed; over all processes.
-        checkpoints: where an unfinished training leaves its last epoch; nowhere when None.
-        trainings: finished trainings that may be taken over, and where new ones are put; none when None.
-        progress: where it is shown.
-        loader: where decoded images are held.
-        compiles: whether trainings are compiled; see `ease.training.hardware`.
+        backbone: The frozen ViT.
+        transforms: From decoded images to the backbone's input.
+        seed: Random seed.
+        fabric: A launched Lightning Fabric; a single CPU process if None.
+        batch_size: Images per batch where no gradient is needed, summed over all processes.
+        checkpoints: Folder for the checkpoints of unfinished trainings; none are written if None.
+        trainings: Store of finished trainings to reuse and to add to; none if None.
+        progress: Where progress is shown.
+        loader: Loads and caches decoded images.
+        compiles: Whether trainings are compiled; see `ease.training.hardware`.
     """
 
     def __init__(
@@ -76,36 +76,39 @@ class Engine:
         *,
         task: int,
         phase: str = "train",
-        order: Order | None = None,
-        hardest: float = 1.0,
+        order: VisitingOrder | None = None,
         known_by: Mapping[str, Any] | None = None,
     ) -> list[float]:
-        """Train `module` (images -> outputs) on these images; see `ease.training.fit`. Mean loss per epoch.
+        """Train a module on images; see `ease.training.fit.fit`.
 
-        A training that says what it is `known_by` (as JSON: whatever decides its result besides the module's tensors,
-        the images and the settings of the training itself) can be taken over from a run that did the same.
+        Args:
+            module: Maps pixels [N, 3, s, s] to outputs. It is trained in place.
+            loss: Maps outputs and labels [N] to the mean loss of the batch.
+            images: Training images.
+            training: Epochs, learning rate, optimizer and so on.
+            task: Index of the task.
+            phase: Distinguishes several trainings of one task.
+            order: Visiting order of the images by epoch; random if None.
+            known_by: Everything that decides the result besides the module's tensors, the images and the fields of
+                `Training`, as JSON. With it, a finished training of another run can be reused.
+
+        Returns:
+            The mean loss of each epoch.
         """
         key = None
         if self.trainings is not None and known_by is not None and order is None:
-            told = {
-                **self._circumstances(task, phase),
-                **({"hardest": hardest} if hardest < 1 else {}),
-                **known_by,
-            }
-            key = training_key(module, images, training, told)
+            key = training_key(module, images, training, {**self._circumstances(task, phase), **known_by})
             kept = self.trainings.find(key)
             if kept is not None:
                 module.load_state_dict(kept.tensors)
                 module.to(self.fabric.device).eval()
-                self.ledger.take_over(kept.seconds, visits(len(images), len(kept.losses), hardest))
-                self._note(kept.losses)
+                self.ledger.add_reused(kept.seconds, len(images) * len(kept.losses))
+                self._record_losses(kept.losses)
                 return kept.losses
         before = self.ledger.seconds["train"]
         with self.ledger.timing("train"):
-            losses = fit(
-                self, module, loss, images, training, task=task, phase=phase, order=order, hardest=hardest
-            )
-        self._note(losses)
+            losses = fit(self, module, loss, images, training, task=task, phase=phase, order=order)
+        self._record_losses(losses)
         if self.trainings is not None and key is not None:
             spent = self.ledger.seconds["train"] - before
             with self.one_writer() as writer:
@@ -125,12 +128,12 @@ class Engine:
             "phase": phase,
         }
 
-    def tell(self, line: str) -> None:
-        """Say something that belongs beside the result as well."""
+    def report(self, line: str) -> None:
+        """Show a line to the user and store it with the result."""
         self.progress.say(line)
         self.ledger.notes.append(line)
 
-    def _note(self, losses: list[float]) -> None:
+    def _record_losses(self, losses: list[float]) -> None:
         if losses:
             self.ledger.losses.append((losses[0], losses[-1]))
 
@@ -141,12 +144,22 @@ class Engine:
         phase: Phase = "prototypes",
         reading: Reading = "pooled",
     ) -> Tensor:
-        """Features of all images with the test transform, [S, N, d] on the CPU, in the images' order."""
+        """Compute features with the test transform.
+
+        Args:
+            images: N images.
+            tunings: S tunings; None stands for the pre-trained model itself.
+            phase: The phase that the passes and the time are counted for.
+            reading: Which part of the backbone's output is read.
+
+        Returns:
+            Features [S, N, d] on the CPU, in the order of the images.
+        """
         shown = self.progress if len(images) > self.batch_size else Quiet()
         with self.ledger.timing(phase), shown.bar(phase, len(images)) as advance:
             mine = np.arange(len(images))[self.fabric.global_rank :: self.fabric.world_size]
             size = max(1, self.batch_size // self.fabric.world_size)
-            # A process without a share looks at one image for nothing: it must gather the same shapes.
+            # All processes must gather the same shapes, so one without a share processes a single image.
             asked = mine if len(mine) else np.zeros(1, np.int64)
             batches = [asked[start : start + size] for start in range(0, len(asked), size)]
             parts = []
@@ -157,7 +170,7 @@ class Engine:
             return self._gathered(parts, mine, len(images), len(tunings))
 
     def _loaded(self, images: ImageSet, batches: list[np.ndarray], phase: Phase) -> Iterator[Tensor]:
-        """The test transform's pixels of each batch."""
+        """Yield the pixels of each batch after the test transform."""
         crop, loader = self.transforms.test_crop, self.loader
 
         def one(position: int) -> Tensor:
@@ -171,19 +184,19 @@ class Engine:
         return loader.batches(images, batches, make)
 
     def pixels(self, images: ImageSet) -> Tensor:
-        """All of these images as the backbone reads them, with the test transform, [N, 3, s, s]."""
+        """The images after the test transform, as the backbone reads them, [N, 3, s, s]."""
         crops = [self.transforms.test_crop(images.image(i)) for i in range(len(images))]
         return self.transforms.scaled(torch.stack(crops))
 
     def features_of_pixels(
         self, pixels: Tensor, tunings: Sequence[Tuning | None], reading: Reading = "pooled"
     ) -> Tensor:
-        """[N, 3, s, s] -> [S, N, d] in the run's precision, fp32 out."""
+        """Pixels [N, 3, s, s] -> features [S, N, d], computed in the run's precision and returned in fp32."""
         with self.fabric.autocast():
             return self.backbone.features(pixels.to(self.fabric.device), tunings, reading)
 
     def _gathered(self, parts: list[Tensor], mine: np.ndarray, total: int, subspaces: int) -> Tensor:
-        """Every process's share put back in order. Shares are padded to one length; padding is dropped by position."""
+        """Gather the shares of all processes in the original order. Padding is recognised by its position -1."""
         local = torch.cat(parts, dim=1)
         world = self.fabric.world_size
         if world == 1:
@@ -203,12 +216,12 @@ class Engine:
 
     @property
     def is_main(self) -> bool:
-        """True in the one process that writes files and talks."""
+        """True in the one process that writes files and messages."""
         return bool(self.fabric.global_rank == 0)
 
     @contextmanager
     def one_writer(self) -> Iterator[bool]:
-        """True in the process that should write; the others wait until it has, and leave with it if it failed."""
+        """Yield True in the process that writes. The others wait for it, and exit if it fails."""
         failure: Exception | None = None
         try:
             yield self.is_main
@@ -217,6 +230,6 @@ class Engine:
         if self.fabric.world_size > 1:
             failures = self.fabric.all_reduce(torch.tensor(float(failure is not None)), reduce_op="sum")
             if failure is None and float(failures):
-                raise SystemExit(0)  # the process that failed speaks and gives the exit code
+                raise SystemExit(0)  # the process that failed prints the error and sets the exit code
         if failure is not None:
             raise failure

@@ -1,4 +1,4 @@
-"""The feature store: a frozen subspace never changes, so each (image, subspace) feature is computed once."""
+"""The feature store. Frozen subspaces never change, so each feature of an image is computed only once."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from ease.storage.files import make_folder, write_atomic
 
 
 @dataclass(frozen=True)
-class Shelf:
-    """Everything besides the image that a feature depends on."""
+class FeatureKey:
+    """Everything that a feature depends on besides the image."""
 
     transform: str
     backbone: str
@@ -27,29 +27,29 @@ class Shelf:
 
     @property
     def name(self) -> str:
-        """Short and safe to use as a folder name."""
+        """A hash that can be used as a folder name."""
         text = "|".join([self.transform, self.backbone, self.tuning, self.precision, self.reading])
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 @dataclass
 class _Index:
-    """Where each image's feature is: block number and row."""
+    """The block and the row of each image's feature."""
 
     where: dict[str, tuple[int, int]] = field(default_factory=dict)
     blocks: list[np.ndarray] = field(default_factory=list)
 
 
 class FeatureStore:
-    """Features by shelf and image digest: in memory up to a budget, memory-mapped from disk beyond it.
+    """Features by key and image digest, in memory up to a limit and memory-mapped from disk beyond it.
 
-    Features come in whole batches (`put`), each one block, written before it counts as there. What a killed run has
-    computed is found again when the same folder is opened.
+    Every call of `put` adds one block, which is written to disk before it can be read. After an interruption, the
+    features that were computed so far are found again in the same folder.
 
     Args:
-        folder: where blocks are kept; memory only when None.
-        memory: bytes of features to hold in memory. Without a folder there is nowhere else to put them.
-        writes: False in the processes of a distributed run that only read what the first one wrote.
+        folder: Folder of the blocks; features are kept in memory only if None.
+        memory: Bytes of features to keep in memory. Without a folder there is no limit.
+        writes: False in those processes of a distributed run that only read.
     """
 
     def __init__(self, folder: Path | None = None, memory: int = 256 * 2**20, writes: bool = True) -> None:
@@ -57,11 +57,11 @@ class FeatureStore:
         self.memory = memory
         self.writes = writes
         self.used = 0
-        self._shelves: dict[str, _Index] = {}
+        self._indices: dict[str, _Index] = {}
 
-    def get(self, shelf: Shelf, digests: list[str]) -> Tensor | None:
-        """Features [N, d] of these images, or None unless all of them are there."""
-        index = self._index(shelf)
+    def get(self, key: FeatureKey, digests: list[str]) -> Tensor | None:
+        """Features [N, d] of these images, or None if any of them is missing."""
+        index = self._index(key)
         try:
             places = [index.where[d] for d in digests]
         except KeyError:
@@ -70,12 +70,12 @@ class FeatureStore:
             return None
         return torch.from_numpy(np.stack([index.blocks[block][row] for block, row in places]))
 
-    def put(self, shelf: Shelf, digests: list[str], features: Tensor) -> None:
-        """Keep features [N, d] of these images."""
-        index = self._index(shelf)
+    def put(self, key: FeatureKey, digests: list[str], features: Tensor) -> None:
+        """Store the features [N, d] of these images."""
+        index = self._index(key)
         rows = features.detach().cpu().float().numpy()
         if self.folder is not None:
-            path = self.folder / shelf.name / f"{len(index.blocks):06d}.npy"
+            path = self.folder / key.name / f"{len(index.blocks):06d}.npy"
             if self.writes:
                 _write_block(path, digests, rows)
             if self.used + rows.nbytes > self.memory:
@@ -91,13 +91,13 @@ class FeatureStore:
         index.blocks.append(rows)
         index.where.update({digest: (number, row) for row, digest in enumerate(digests)})
 
-    def _index(self, shelf: Shelf) -> _Index:
-        if shelf.name not in self._shelves:
-            self._shelves[shelf.name] = index = _Index()
+    def _index(self, key: FeatureKey) -> _Index:
+        if key.name not in self._indices:
+            self._indices[key.name] = index = _Index()
             if self.folder is not None:
-                for path in sorted((self.folder / shelf.name).glob("[0-9]*.npy")):
+                for path in sorted((self.folder / key.name).glob("[0-9]*.npy")):
                     self._add(index, *(_read_block(path) or ([], np.empty((0, 0), np.float32))))
-        return self._shelves[shelf.name]
+        return self._indices[key.name]
 
 
 def _block_type(width: int) -> np.dtype:
@@ -116,7 +116,7 @@ def _write_block(path: Path, digests: list[str], rows: np.ndarray) -> None:
 
 
 def _read_block(path: Path) -> tuple[list[str], np.ndarray] | None:
-    """Digests and memory-mapped features, or None for a damaged block: it will simply be computed again."""
+    """Digests and memory-mapped features, or None for a damaged block, which is then computed again."""
     try:
         block = np.load(path, mmap_mode="r", allow_pickle=False)
         rows = block["feature"]

@@ -1,4 +1,8 @@
-"""The training loop: Fabric for devices and precision, counters for randomness, a checkpoint after every epoch."""
+"""The training loop.
+
+Lightning Fabric handles devices and precision, random numbers come from counters, and a checkpoint is written after
+every epoch.
+"""
 
 from __future__ import annotations
 
@@ -22,62 +26,48 @@ from ease.training.randomness import permutation, seed_layers, uniforms
 if TYPE_CHECKING:
     from ease.training.engine import Engine
 
-RISING = 0.3
-"""The share of a one-cycle training in which the rate rises,"""
-LOWEST = 0.04
-"""and where it starts and ends, in peaks."""
-
-Order = Callable[[int], IntArray]
-"""Epoch -> the order in which images are visited."""
+VisitingOrder = Callable[[int], IntArray]
+"""Maps an epoch to the order in which its images are visited."""
 
 
 class Training(BaseModel):
-    """How one thing is trained."""
+    """Settings of one training."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     epochs: int = Field(20, ge=0, description="passes over the task's images")
-    lr: float = Field(0.01, gt=0, description="learning rate at the start")
-    batch_size: int = Field(48, ge=1, description="images per step, over all processes")
+    lr: float = Field(0.01, gt=0, description="initial learning rate")
+    batch_size: int = Field(48, ge=1, description="images per step, summed over all processes")
     weight_decay: float = Field(5e-4, ge=0)
     optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
     momentum: float = Field(0.9, ge=0, lt=1, description="for sgd")
-    clip: float | None = Field(None, gt=0, description="largest norm of a step's gradient")
-    schedule: Literal["cosine", "cosine-by-step", "constant", "one-cycle"] = Field(
-        "cosine",
-        description="of the rate: down by epoch, down by step, as it is, or up and down again by step",
+    clip: float | None = Field(None, gt=0, description="maximum norm of the gradient; no clipping if unset")
+    schedule: Literal["cosine", "cosine-by-step", "constant"] = Field(
+        "cosine", description="of the learning rate: cosine per epoch, cosine per step, or constant"
     )
 
     def rate(self, epoch: int, within: float = 0.0) -> float:
         """The learning rate, in closed form so that a resumed training needs no scheduler state.
 
         Args:
-            epoch: from 0.
-            within: the share of the epoch that is done, for what changes by step.
+            epoch: Epoch, counted from 0.
+            within: Share of the epoch that is done. Only `cosine-by-step` uses it.
+
+        Returns:
+            The learning rate of the next step.
         """
         if self.schedule == "constant":
             return self.lr
-        if self.schedule == "cosine":
-            return self.lr * _falling(epoch / self.epochs)
-        done = (epoch + within) / self.epochs
-        if self.schedule == "cosine-by-step":
-            return self.lr * _falling(done)
-        if done < RISING:
-            return self.lr * max(LOWEST, done / RISING)
-        return self.lr * max(LOWEST, _falling((done - RISING) / (1 - RISING)))
+        done = epoch + (within if self.schedule == "cosine-by-step" else 0.0)
+        return self.lr * 0.5 * (1 + math.cos(math.pi * (done / self.epochs)))
 
     def make_optimizer(self, module: nn.Module) -> torch.optim.Optimizer:
-        """An optimizer over everything in `module` that wants a gradient."""
+        """Create an optimizer for the parameters of `module` that require a gradient."""
         weights = [p for p in module.parameters() if p.requires_grad]
         if self.optimizer == "sgd":
             return torch.optim.SGD(weights, self.lr, momentum=self.momentum, weight_decay=self.weight_decay)
         kind = torch.optim.Adam if self.optimizer == "adam" else torch.optim.AdamW
         return kind(weights, self.lr, weight_decay=self.weight_decay)
-
-
-def _falling(done: float) -> float:
-    """Half a cosine, from 1 to 0."""
-    return 0.5 * (1 + math.cos(math.pi * done))
 
 
 def fit(
@@ -89,22 +79,23 @@ def fit(
     *,
     task: int,
     phase: str,
-    order: Order | None = None,
-    hardest: float = 1.0,
+    order: VisitingOrder | None = None,
 ) -> list[float]:
-    """Train `module` in place and return the mean loss of each epoch.
+    """Train `module` in place.
 
     Args:
-        engine: devices, transforms, seed.
-        module: its forward takes pixels [N, 3, s, s]; what it returns goes to `loss` with the labels [N].
-        loss: a mean over the batch, or [N] by image.
-        images: the only images that are looked at.
-        training: rate, epochs, optimizer.
-        task: names this training among those of the run; the checkpoint and all randomness hang on it,
-        phase: and on this, where a task trains more than once.
-        order: visiting order by epoch; a fresh permutation per epoch when None.
-        hardest: each epoch visits this share of what the one before it did: the images whose last loss was highest.
-            Below 1, `loss` must be by image.
+        engine: Provides devices, transforms and the seed.
+        module: Its forward takes pixels [N, 3, s, s]; its output is passed to `loss` together with the labels [N].
+        loss: Returns the mean loss of the batch.
+        images: Training images.
+        training: Epochs, learning rate, optimizer and so on.
+        task: Index of the task. Together with `phase` it names the training: the checkpoint and all random numbers
+            depend on both.
+        phase: Distinguishes several trainings of one task.
+        order: Visiting order of the images by epoch; a new random permutation per epoch if None.
+
+    Returns:
+        The mean loss of each epoch.
     """
     fabric = engine.fabric
     rank, world = fabric.global_rank, fabric.world_size
@@ -114,48 +105,36 @@ def fit(
     path = None
     if engine.checkpoints is not None:
         path = engine.checkpoints / f"task{task:04d}-{phase}.safetensors"
-    hardness = torch.zeros(len(images))
-    losses = _restore(path, module, optimizer, hardness)
-    done = visits(len(images), len(losses), hardest)
+    losses = _restore(path, module, optimizer)
+    done = len(images) * len(losses)
     engine.ledger.count("train", done)
-
-    def visit(epoch: int) -> IntArray:
-        if order is not None:
-            everything = order(epoch)
-        else:
-            everything = permutation(len(images), engine.seed, "order", task, phase, epoch)
-        wanted = _visited(len(images), epoch, hardest)
-        if wanted == len(images):
-            return everything
-        chosen = hardness.argsort(descending=True, stable=True)[:wanted]
-        return everything[np.isin(everything, chosen.numpy())]
-
     label = f"task {task + 1}: {phase}"
-    total = visits(len(images), training.epochs, hardest)
     with (
         torch.random.fork_rng(devices=[] if fabric.device.type == "cpu" else None),
-        engine.progress.bar(label, total, done=done) as advance,
+        engine.progress.bar(label, len(images) * training.epochs, done=done) as advance,
     ):
         for epoch in range(len(losses), training.epochs):
             draws = uniforms(len(images), DRAWS, engine.seed, "augmentation", task, phase, epoch)
-            visited, summed, met = visit(epoch), 0.0, torch.zeros(len(images))
+            if order is None:
+                visited = permutation(len(images), engine.seed, "order", task, phase, epoch)
+            else:
+                visited = order(epoch)
             size = training.batch_size
             batches = [visited[start : start + size] for start in range(0, len(visited), size)]
-            # A process without a share still has to take part in the all-reduce: it works on one image for nothing.
+            # Every process takes part in the all-reduce. One without a share of the batch processes a single image,
+            # whose gradient gets the weight 0.
             shares = [batch[rank::world] if rank < len(batch) else batch[:1] for batch in batches]
             loaded = engine.ledger.waiting_for(_loaded(engine, images, shares, draws))
+            summed = 0.0
             for step, (batch, (pixels, labels)) in enumerate(zip(batches, loaded, strict=True)):
                 mine = batch[rank::world]
                 for group in optimizer.param_groups:
                     group["lr"] = training.rate(epoch, step / len(batches))
                 seed_layers(fabric.device, engine.seed, "dropout", task, phase, epoch, step, rank)
-                each = loss(wrapped(pixels), labels)
-                if hardest < 1:
-                    met[mine] = each.detach().float().cpu()[: len(mine)]
-                value = each.mean() if each.ndim else each
+                value = loss(wrapped(pixels), labels)
                 # DDP averages gradients over processes; this weight makes that the mean over the whole batch.
                 fabric.backward(value * (len(mine) * world / len(batch)))
-                if training.clip is not None:  # what is not finite is told after the epoch
+                if training.clip is not None:  # a gradient that is not finite is reported after the epoch
                     fabric.clip_gradients(
                         wrapped, optimizer, max_norm=training.clip, error_if_nonfinite=False
                     )
@@ -165,8 +144,6 @@ def fit(
                 advance(len(batch))
             summed = float(_over_processes(fabric, torch.tensor(summed, dtype=torch.float64)))
             losses.append(summed / max(1, len(visited)))
-            if hardest < 1:
-                hardness[visited] = _over_processes(fabric, met)[visited]
             if not math.isfinite(losses[-1]):
                 raise EaseError(
                     f"{label} diverged (its loss is {losses[-1]}): lower the rate with --set lr=..."
@@ -174,24 +151,15 @@ def fit(
             engine.ledger.count("train", len(visited))
             with engine.one_writer() as writer:
                 if writer and path is not None:
-                    _save(path, module, optimizer, losses, hardness)
+                    _save(path, module, optimizer, losses)
     module.eval()
     return losses
-
-
-def visits(images: int, epochs: int, hardest: float = 1.0) -> int:
-    """Images that so many epochs go through; `hardest` as in `fit`."""
-    return sum(_visited(images, epoch, hardest) for epoch in range(epochs))
-
-
-def _visited(images: int, epoch: int, hardest: float) -> int:
-    return min(images, max(1, round(images * hardest**epoch)))
 
 
 def _loaded(
     engine: Engine, images: ImageSet, shares: list[IntArray], draws: np.ndarray
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Augmented pixels and labels of each share, on the device."""
+    """Yield the augmented pixels and the labels of each share, on the device."""
     loader, device = engine.loader, engine.fabric.device
 
     def make(share: IntArray) -> tuple[Tensor, Tensor]:
@@ -203,33 +171,35 @@ def _loaded(
 
 
 def _over_processes(fabric: Any, value: Tensor) -> Tensor:
-    """The sum of what each process has."""
+    """Sum a value over all processes."""
     return fabric.all_reduce(value, reduce_op="sum").cpu() if fabric.world_size > 1 else value
 
 
-def _save(path: Path, module: nn.Module, optimizer: Any, losses: list[float], hardness: Tensor) -> None:
+def _save(path: Path, module: nn.Module, optimizer: Any, losses: list[float]) -> None:
     tensors = {f"module/{name}": value for name, value in module.state_dict().items()}
     for index, slots in optimizer.state_dict()["state"].items():
         for name, value in slots.items():
             if isinstance(value, Tensor):
                 tensors[f"optimizer/{index}/{name}"] = value
     tensors["losses"] = torch.tensor(losses, dtype=torch.float64)
-    tensors["hardness"] = hardness
     make_folder(path.parent)
-    # Not forced to the disk: a power cut costs at most the training of one task, every epoch would cost all trainings.
+    # Not synchronised to disk: that would slow down every training, and a power cut costs at most one task's training.
     write_atomic(path, encode_tensors(tensors, {"checksum": _checksum(tensors)}), durable=False)
 
 
 def _checksum(tensors: dict[str, Tensor]) -> str:
-    sum_ = hashlib.blake2b(digest_size=16)
+    checksum = hashlib.blake2b(digest_size=16)
     for name, value in sorted(tensors.items()):
-        sum_.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())
-        sum_.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
-    return sum_.hexdigest()
+        checksum.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())
+        checksum.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return checksum.hexdigest()
 
 
-def _restore(path: Path | None, module: nn.Module, optimizer: Any, hardness: Tensor) -> list[float]:
-    """Continue where the checkpoint stopped; an empty list of losses where there is none, or a damaged one."""
+def _restore(path: Path | None, module: nn.Module, optimizer: Any) -> list[float]:
+    """Load a checkpoint and return the losses of its epochs.
+
+    The list is empty if there is no checkpoint or if it is damaged.
+    """
     if path is None or not path.exists():
         return []
     try:
@@ -246,5 +216,4 @@ def _restore(path: Path | None, module: nn.Module, optimizer: Any, hardness: Ten
             _, index, slot = name.split("/")
             state["state"].setdefault(int(index), {})[slot] = value
     optimizer.load_state_dict(state)
-    hardness.copy_(tensors.get("hardness", hardness))
     return [float(v) for v in tensors["losses"]]

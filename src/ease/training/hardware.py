@@ -1,4 +1,4 @@
-"""What the machine at hand can do: compile a training, compute in bf16."""
+"""What this machine supports: compiling a training, computing in bf16."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import torch
 from ease.errors import EaseError
 
 BF16_FLAGS = ("avx512_bf16", "amx_bf16")
-"""What x86 processors say that have it."""
+"""Capability flags of x86 processors with bf16 support."""
 
 
 def check_can_compile(device: torch.device) -> None:
-    """Compile next to nothing, so that a machine without a compiler is found before a run begins."""
+    """Compile a trivial function, so that a missing compiler is found before a run starts."""
     try:
         torch.compile(_twice)(torch.ones(8, device=device))
-    except Exception as error:  # torch has a dozen of them for this
+    except Exception as error:  # torch raises many different types here
         reason = str(error).strip().partition("\n")[0][:200]
         raise EaseError(
             f"nothing can be compiled here ({reason}): install a C++ compiler, or leave --compile out"
@@ -26,7 +26,7 @@ def _twice(x: torch.Tensor) -> torch.Tensor:
 
 
 def emulates_bf16(device: torch.device) -> bool:
-    """Whether the device is known to compute bf16 by way of fp32."""
+    """Whether the device is known to emulate bf16 in fp32."""
     if device.type == "cuda":
         return not torch.cuda.is_bf16_supported(including_emulation=False)
     if device.type != "cpu" or not hasattr(torch.cpu, "get_capabilities"):  # added to torch after 2.6

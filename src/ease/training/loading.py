@@ -1,4 +1,4 @@
-"""Images on their way to the backbone: decoded once, a batch ahead where cores are to spare, never kept too long."""
+"""Loading of images: cached after decoding, and prepared ahead of time where cores are free."""
 
 from __future__ import annotations
 
@@ -16,80 +16,80 @@ from ease.streams.images import ArraySource, ImageSet, IntArray, Source
 T = TypeVar("T")
 
 MEMORY = 256 * 2**20
-"""Bytes of images that are held; those beyond are decoded again when they are asked for again."""
+"""Default size of the image cache in bytes. Images that do not fit are decoded again each time."""
 MOST_WORKERS = 4
 
 
-class Budget:
-    """Bytes that several may take from, and threads at once."""
+class ByteBudget:
+    """A number of bytes shared by several caches. Thread-safe."""
 
     def __init__(self, size: int) -> None:
         self._left = size
         self._lock = threading.Lock()
 
     def take(self, size: int) -> bool:
-        """Whether so many were left; then they are taken."""
+        """Reserve bytes; False if too few are left."""
         with self._lock:
             fits = size <= self._left
             self._left -= size * fits
             return fits
 
     def give(self, size: int) -> None:
-        """Bytes that are free again."""
+        """Release bytes."""
         with self._lock:
             self._left += size
 
 
-class Held:
-    """uint8 images by source and position, up to so many bytes."""
+class ImageCache:
+    """A cache of uint8 images by source and position."""
 
-    def __init__(self, budget: Budget) -> None:
+    def __init__(self, budget: ByteBudget) -> None:
         self._budget = budget
         self._held: dict[int, tuple[Source, dict[int, Tensor]]] = {}
         self._bytes = 0
 
     def find(self, source: Source, index: int) -> Tensor | None:
-        """What was kept."""
+        """The cached image, or None."""
         _, held = self._held.get(id(source), (source, {}))
         return held.get(index)
 
     def keep(self, source: Source, index: int, image: Tensor) -> None:
-        """Hold an image if there is room."""
+        """Cache an image if it fits."""
         size = image.numel() * image.element_size()
-        # The source is held with its images: an id names an object only as long as it lives.
+        # The source is kept with its images, because an id is only unique while its object exists.
         _, held = self._held.setdefault(id(source), (source, {}))
         if index not in held and self._budget.take(size):
             held[index] = image
             self._bytes += size
 
     def clear(self) -> None:
-        """Let go of all of them."""
+        """Remove all images."""
         self._held.clear()
         self._budget.give(self._bytes)
         self._bytes = 0
 
 
 class Loader:
-    """Where the images of a run come from.
+    """Loads the images of a run.
 
-    Training images are held, decoded, while their task lasts: one epoch decodes them, the others do not. Test images
-    are held as the test transform leaves them, small, for the whole run. What lies in memory anyway (`ArraySource`) is
-    not held twice.
+    Decoded training images are cached until their task ends, so that only the first epoch decodes them. Test images are
+    cached for the whole run, after the crop of the test transform. Images that are in memory anyway (`ArraySource`) are
+    not cached.
 
     Args:
-        memory: bytes to hold, of both.
-        workers: threads that make the next batches while the model works on this one; 0 makes them in between. By
-            default the cores that torch leaves free: where it uses all, a further thread would only push one of torch's
-            off its core, and the others would wait for it.
+        memory: Size of the cache in bytes.
+        workers: Threads that prepare the next batches while the model processes the current one; with 0 batches are
+            prepared in between. The default is the number of cores that torch does not use: where it uses all of
+            them, a further thread would slow it down.
     """
 
     def __init__(self, memory: int = MEMORY, workers: int | None = None) -> None:
-        budget = Budget(memory)
+        budget = ByteBudget(memory)
         self.workers = spare_cores() if workers is None else workers
-        self._training, self._testing = Held(budget), Held(budget)
+        self._training, self._testing = ImageCache(budget), ImageCache(budget)
 
     def training(self, images: ImageSet, position: int, keep: bool = True) -> Tensor:
-        """One decoded image, uint8 [3, H, W], not to be written to. Without `keep` only those held are remembered."""
+        """One decoded image, uint8 [3, H, W], which must not be modified. `keep` adds it to the cache."""
         source, index = images.source, int(images.indices[position])
         found = self._training.find(source, index)
         if found is None:
@@ -99,7 +99,7 @@ class Loader:
         return found
 
     def testing(self, images: ImageSet, position: int, crop: Callable[[Tensor], Tensor]) -> Tensor:
-        """One test image as `crop` leaves it, uint8 [3, s, s]."""
+        """One test image after `crop`, uint8 [3, s, s]."""
         source, index = images.source, int(images.indices[position])
         found = self._testing.find(source, index)
         if found is None:
@@ -108,19 +108,19 @@ class Loader:
                 self._testing.keep(source, index, found)
         return found
 
-    def forget(self) -> None:
-        """Let go of the training images: their task has ended."""
+    def drop_training_images(self) -> None:
+        """Remove the training images from the cache at the end of their task."""
         self._training.clear()
 
     def batches(
         self, images: ImageSet, parts: Sequence[IntArray], make: Callable[[IntArray], T]
     ) -> Iterator[T]:
-        """`make(part)` of each part in turn, ahead of time where images must be decoded and workers are there.
+        """Yield `make(part)` for each part in turn, computed ahead of time if images must be decoded.
 
         Args:
-            images: what it is about.
-            parts: positions among them.
-            make: pure, as it may run beside the caller.
+            images: The images.
+            parts: Positions of images, one array per batch.
+            make: Makes a batch. It may run in another thread.
         """
         if not self.workers or isinstance(images.source, ArraySource):
             yield from map(make, parts)
@@ -135,6 +135,6 @@ class Loader:
 
 
 def spare_cores() -> int:
-    """Cores that torch's own threads leave free, up to a few."""
+    """Number of cores that torch's threads leave free, at most `MOST_WORKERS`."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(0, min(MOST_WORKERS, cores - torch.get_num_threads()))

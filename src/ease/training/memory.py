@@ -1,4 +1,4 @@
-"""Old images that exemplar-based methods keep. Exemplar-free methods are never given one."""
+"""The exemplar memory: old images that exemplar-based methods keep."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ease.training.randomness import permutation
 
 
 class PixelSource:
-    """Decoded images of any sizes, uint8 [3, H, W] each."""
+    """An image source of decoded images, uint8 [3, H, W] each, of any sizes."""
 
     def __init__(self, images: list[Tensor]) -> None:
         self.images = images
@@ -33,7 +33,7 @@ class PixelSource:
 
 
 class JoinedSource:
-    """Images of several sets, one set after the other."""
+    """An image source that concatenates several image sets."""
 
     def __init__(self, parts: Sequence[ImageSet]) -> None:
         self.parts = parts
@@ -56,20 +56,20 @@ class JoinedSource:
 
 
 def joined(*parts: ImageSet) -> ImageSet:
-    """One set of several, such as a task's images and the memory's; labels must mean the same in all of them."""
+    """Concatenate image sets, such as a task's images and the exemplars. Labels must have the same meaning in all."""
     labels = np.concatenate([part.labels for part in parts])
     return ImageSet(JoinedSource(parts), np.arange(len(labels)), labels)
 
 
 class Memory:
-    """Some images of every old class: so many of each, or so many in all.
+    """Exemplars of every old class, with a limit per class or in total.
 
     Args:
-        per_class: None keeps everything (the paper's upper bound as its code has it).
-        selection: `herding` keeps those whose running mean stays closest to the class mean; `random` any.
-        seed: for `random`.
-        total: a budget over all classes in place of `per_class`. Each class seen so far has an equal share of it; when
-            new ones arrive the old ones give up those that were chosen last.
+        per_class: Exemplars per class; None keeps all images, as the released code of EASE does for its upper bound.
+        selection: `herding` keeps the images whose running mean stays closest to the class mean; `random` any.
+        seed: Random seed, for `random`.
+        total: A limit over all classes in place of `per_class`. Every class seen so far has an equal share. When new
+            classes arrive, the old ones give up the exemplars that were chosen last.
     """
 
     def __init__(
@@ -94,13 +94,13 @@ class Memory:
 
     @property
     def images(self) -> ImageSet:
-        """All that is kept, labels are positions in the stream's class order."""
+        """All exemplars. Labels are positions in the stream's class order."""
         labels = np.array([label for task in self._labels for label in task], dtype=np.int64)
         source = PixelSource([image for task in self._images for image in task])
         return ImageSet(source, np.arange(len(labels)), labels)
 
     def remember(self, images: ImageSet, features: Tensor) -> None:
-        """Choose from a task's images by their features [N, d]."""
+        """Select exemplars from the images of a task by their features [N, d]."""
         new = np.unique(images.labels)
         share = self._share(len(new))
         kept: list[Tensor] = []
@@ -116,7 +116,7 @@ class Memory:
         self._labels.append(labels)
 
     def _share(self, new: int) -> int | None:
-        """Images per class once `new` more classes are in; None for all."""
+        """Exemplars per class after `new` classes are added; None for all images."""
         if self.total is None:
             return self.per_class
         classes = new + len({label for task in self._labels for label in task})
@@ -127,7 +127,7 @@ class Memory:
         return self.total // classes
 
     def _reduce(self, share: int) -> None:
-        """Keep the first `share` of every class: images stand in the order they were chosen."""
+        """Keep the first `share` exemplars of every class. They are in the order in which they were chosen."""
         for task, labels in enumerate(self._labels):
             keep = [i for i, label in enumerate(labels) if labels[:i].count(label) < share]
             self._labels[task] = [labels[i] for i in keep]
@@ -142,7 +142,7 @@ class Memory:
         return herding(features, count)
 
     def state(self) -> dict[str, dict[str, Tensor]]:
-        """Tensors by file, one file per task."""
+        """The state as tensors by file, one file per task."""
         return {
             f"memory/{task:04d}": {
                 "labels": torch.tensor(labels),
@@ -152,14 +152,24 @@ class Memory:
         }
 
     def load_state(self, files: dict[str, dict[str, Tensor]]) -> None:
-        """Become the memory that gave this state."""
+        """Restore what `state` returned."""
         names = sorted(name for name in files if name.startswith("memory/"))
         self._labels = [files[name]["labels"].tolist() for name in names]
         self._images = [[files[n][i] for i in sorted(files[n]) if i.startswith("image/")] for n in names]
 
 
 def herding(features: Tensor, count: int) -> IntArray:
-    """Welling's herding on L2-normalised features [N, d]: each choice brings the running mean closest to the mean."""
+    """Select images by herding (Welling, 2009) on L2-normalised features.
+
+    Each choice brings the running mean as close as possible to the mean of all images.
+
+    Args:
+        features: [N, d].
+        count: Number of images to select.
+
+    Returns:
+        The positions of the selected images, in the order of their selection.
+    """
     points = F.normalize(features.double(), dim=-1)
     mean = points.mean(dim=0)
     total = torch.zeros_like(mean)

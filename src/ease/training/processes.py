@@ -1,4 +1,4 @@
-"""Processes that work for another one."""
+"""Worker processes."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ import time
 
 
 def begin_work(threads: int, parent: int) -> None:
-    """First thing in such a process: how many threads torch may use, and whose end is its own."""
-    leave_with(parent)
-    import torch  # takes seconds, in which the parent may end
+    """Initialise a worker process: limit torch to `threads` threads, and exit when the parent exits."""
+    exit_with(parent)
+    import torch  # takes seconds, during which the parent may exit
 
     torch.set_num_threads(threads)
 
 
-def leave_with(parent: int) -> None:
-    """From now on this process ends at once when its parent does, however the parent ended."""
+def exit_with(parent: int) -> None:
+    """Exit this process as soon as its parent process has ended, for whatever reason."""
 
     def watch() -> None:
         while os.getppid() == parent:
             time.sleep(0.5)
-        os._exit(1)  # killed as it was: nobody would collect what goes on here, and locks would stay held
+        os._exit(1)  # no cleanup: the result would be lost anyway, and locks must be released
 
     threading.Thread(target=watch, daemon=True).start()

@@ -1,4 +1,4 @@
-"""Finished trainings, kept by everything they depend on: cells of a study that train the same do it once."""
+"""A store of finished trainings, so that cells of a study that train the same thing do it only once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,13 @@ from ease.training.fit import Training
 
 @dataclass(frozen=True)
 class Finished:
-    """A training's end: the module's tensors, the mean loss of each epoch, the seconds it took."""
+    """The result of a training.
+
+    Attributes:
+        tensors: The state of the trained module.
+        losses: The mean loss of each epoch.
+        seconds: The duration.
+    """
 
     tensors: dict[str, Tensor]
     losses: list[float]
@@ -26,27 +32,27 @@ class Finished:
 
 
 class Trainings:
-    """A folder of finished trainings. It holds weights, never images."""
+    """A folder of finished trainings. It contains weights and no images."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def find(self, key: str) -> Finished | None:
-        """The training of this key; a damaged file counts as none and is written again."""
+        """The training with this key, or None. A damaged file counts as missing."""
         path = self._path(key)
         if not path.exists():
             return None
         try:
-            tensors, told = read_tensors(path), read_metadata(path)
-            return Finished(tensors, json.loads(told["losses"]), float(told["seconds"]))
+            tensors, metadata = read_tensors(path), read_metadata(path)
+            return Finished(tensors, json.loads(metadata["losses"]), float(metadata["seconds"]))
         except (EaseError, KeyError, ValueError):
             return None
 
     def keep(self, key: str, finished: Finished) -> None:
-        """Put a training where others find it."""
+        """Store a training."""
         make_folder(self.folder)
-        told = {"losses": json.dumps(finished.losses), "seconds": repr(finished.seconds)}
-        write_tensors(self._path(key), finished.tensors, told)
+        metadata = {"losses": json.dumps(finished.losses), "seconds": repr(finished.seconds)}
+        write_tensors(self._path(key), finished.tensors, metadata)
 
     def _path(self, key: str) -> Path:
         return self.folder / f"{key}.safetensors"
@@ -55,13 +61,16 @@ class Trainings:
 def training_key(
     module: nn.Module, images: ImageSet, training: Training, circumstances: dict[str, Any]
 ) -> str:
-    """Names what a training will come to.
+    """A hash of everything that decides the result of a training.
 
     Args:
-        module: as it is before the first step.
-        images: in their order, with their labels.
-        training: only the fields of `Training` count; what a method adds to it must be in `circumstances`.
-        circumstances: anything else that decides the result, as JSON.
+        module: The module before the first step.
+        images: The training images with their labels, in order.
+        training: Only the fields of `Training` count. A setting that a method adds to it must be in `circumstances`.
+        circumstances: Everything else that decides the result, as JSON.
+
+    Returns:
+        A hexadecimal digest.
     """
     name = hashlib.blake2b(digest_size=16)
     for key, value in sorted(module.state_dict().items()):
@@ -69,6 +78,6 @@ def training_key(
         name.update(value.detach().cpu().contiguous().numpy().tobytes())
     for index in range(len(images)):
         name.update(f"{images.digest(index)} {images.labels[index]}\n".encode())
-    told = {field: getattr(training, field) for field in Training.model_fields}
-    name.update(json.dumps([told, circumstances], sort_keys=True).encode())
+    settings = {field: getattr(training, field) for field in Training.model_fields}
+    name.update(json.dumps([settings, circumstances], sort_keys=True).encode())
     return name.hexdigest()

@@ -1,4 +1,4 @@
-"""What a run has cost: passes through the backbone and seconds, by phase."""
+"""The costs of a run: passes through the backbone and seconds, by phase."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ PHASES: tuple[Phase, ...] = ("train", "prototypes", "evaluation")
 
 @dataclass
 class Ledger:
-    """Counts image x subspace passes and the time they took."""
+    """Counts passes (one image in one subspace) and the time they took."""
 
     passes: dict[Phase, int] = field(default_factory=lambda: dict.fromkeys(PHASES, 0))
     seconds: dict[Phase, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
     losses: list[tuple[float, float]] = field(default_factory=list)
     """Mean loss of the first and the last epoch of each training."""
     reused: int = 0
-    """Training passes that were taken over from another run instead of being made."""
+    """Training passes whose result was reused from another run."""
     waited: float = 0.0
-    """Seconds of all phases in which the model waited for images."""
+    """Seconds, over all phases, in which the model waited for images."""
     notes: list[str] = field(default_factory=list)
-    """What whoever reads the figures should know."""
+    """Notes for readers of the figures."""
     _timed: bool = False
 
     def count(self, phase: Phase, passes: int) -> None:
-        """Note passes that were made."""
+        """Count passes that were made."""
         self.passes[phase] += passes
 
-    def take_over(self, seconds: float, passes: int) -> None:
-        """Book a training that another run has made, as it was made."""
+    def add_reused(self, seconds: float, passes: int) -> None:
+        """Count a training that was reused from another run, with the seconds it took there."""
         self.passes["train"] += passes
         self.seconds["train"] += seconds
         self.reused += passes
 
     def waiting_for(self, things: Iterable[T]) -> Iterator[T]:
-        """These things, adding the time it takes until each one is there."""
+        """Yield the items and add the time spent waiting for each of them to `waited`."""
         them = iter(things)
         while True:
             start = time.perf_counter()
@@ -54,7 +54,7 @@ class Ledger:
 
     @contextmanager
     def timing(self, phase: Phase) -> Iterator[None]:
-        """Add the time spent inside to a phase; inside another timing only the outer one counts."""
+        """Add the time spent in the context to a phase. Of nested contexts only the outermost counts."""
         start = time.perf_counter()
         outer, self._timed = self._timed, True
         try:

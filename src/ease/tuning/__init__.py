@@ -1,10 +1,10 @@
-"""What plugs into the backbone's ports. Backbone + one tuning = one subspace."""
+"""Tunings: what is trained beside the frozen backbone. The backbone with one tuning is one subspace."""
 
 from ease.tuning.adapter import Adapter
 from ease.tuning.full import Full
 from ease.tuning.lora import Lora
 from ease.tuning.prefix import Prefix, PrefixPerImage
-from ease.tuning.registry import TUNINGS, build_tuning
+from ease.tuning.registry import TUNINGS, build_tuning, faults, find_tuning, tuning_settings, tunings
 from ease.tuning.ssf import Ssf
 from ease.tuning.vpt import PromptsPerImage, VptDeep, VptShallow
 
@@ -20,4 +20,8 @@ __all__ = [
     "VptDeep",
     "VptShallow",
     "build_tuning",
+    "faults",
+    "find_tuning",
+    "tuning_settings",
+    "tunings",
 ]

@@ -1,4 +1,4 @@
-"""A bottleneck beside each block's MLP (Eq. 4): the default way to build a subspace."""
+"""Adapters: a bottleneck parallel to the MLP of each block (Eq. 4). The default tuning of EASE."""
 
 from __future__ import annotations
 
@@ -17,8 +17,18 @@ from ease.errors import unknown
 class Adapter(Tuning):
     """`scale * up(dropout(relu(down(x))))` in every block; L(2dr + r + d) weights, L(2dr) without biases.
 
-    The released code reads the residual stream x1, scales by 0.1, has dropout and biases; the paper's text
-    reads norm2(x1), unscaled, without either. `up` starts at zero, so the subspace starts as the PTM itself.
+    In the released code the adapter reads the residual stream x1, its output is scaled by 0.1, and it has dropout and
+    biases. In the paper's text it reads norm2(x1), without any of these. `up` is initialised with zeros, so an
+    untrained adapter does not change the pre-trained model.
+
+    Args:
+        shape: The shape of the backbone.
+        rank: Bottleneck width r.
+        scale: Factor of the output.
+        dropout: Dropout inside the bottleneck, while training.
+        bias: Whether both linear layers have a bias.
+        reads: The input: the residual stream x1, or norm2(x1).
+        generator: Source of the initial weights.
     """
 
     kind: ClassVar[str] = "adapter"
@@ -66,9 +76,9 @@ class Adapter(Tuning):
 
 
 class AdapterStack(Tuning):
-    """S frozen adapters as one batched matmul per block. The PTM among them is an adapter of rank 0.
+    """S frozen adapters that are computed as one batched matrix product per block.
 
-    Smaller ranks are padded with zeros: relu(0) = 0 adds nothing.
+    Smaller ranks are padded with zeros, which add nothing. The pre-trained model among them is an adapter of rank 0.
     """
 
     kind: ClassVar[str] = "adapter-stack"
@@ -113,7 +123,7 @@ class AdapterStack(Tuning):
         return torch.baddbmm(self.up_bias[layer], hidden, self.up[layer].mT).view(-1, tokens, dim)
 
     def _input(self, stream: Tensor, normed: Tensor, copies: int, dim: int) -> Tensor:
-        """[S, N*T, d]; the first block is shared, so every adapter reads the same rows there."""
+        """The input [S, N*T, d]. In the first block all adapters read the same rows."""
         if len(self._reads) == 1:
             value = stream if "stream" in self._reads else normed
             return value.reshape(copies, -1, dim).expand(self.copies, -1, -1)
@@ -122,46 +132,8 @@ class AdapterStack(Tuning):
         )
 
 
-@torch.no_grad()
-def averaged(adapters: Sequence[Adapter]) -> Adapter:
-    """One adapter that adds the mean of what these add in each block: their bottlenecks side by side.
-
-    Rank and weights are those of all together. A mean of the weights would be smaller, but hidden units that were
-    drawn apart mean different things.
-    """
-    first, share = adapters[0], 1 / len(adapters)
-    one = Adapter(
-        Shape(dim=_pair(first, 0)[0].in_features, depth=len(first.down), heads=0, hidden=0),
-        rank=sum(adapter.rank for adapter in adapters),
-        scale=1.0,  # each has its own, which goes into the weights
-        dropout=first.dropout,
-        bias=any(adapter.bias for adapter in adapters),
-        reads=first.reads,
-        generator=torch.Generator(),  # its draws are overwritten; nobody else's may be used up
-    )
-    for layer in range(len(one.down)):
-        (into, out), at = _pair(one, layer), 0
-        for adapter in adapters:
-            units, scale = slice(at, at + adapter.rank), share * adapter.scale
-            at += adapter.rank
-            down, up = _pair(adapter, layer)
-            into.weight[units] = down.weight
-            out.weight[:, units] = up.weight * scale
-            if adapter.bias:
-                into.bias[units] = down.bias
-                out.bias.add_(up.bias, alpha=scale)
-    return one
-
-
-def _pair(adapter: Adapter, layer: int) -> tuple[nn.Linear, nn.Linear]:
-    down, up = adapter.down[layer], adapter.up[layer]
-    assert isinstance(down, nn.Linear)
-    assert isinstance(up, nn.Linear)
-    return down, up
-
-
 def _linear(width_in: int, width_out: int, bias: bool) -> nn.Linear:
-    """A linear at zero. nn.Linear's own init would draw from the global generator."""
+    """A linear layer of zeros. The initialisation of nn.Linear would draw from the global generator."""
     linear = nn.utils.skip_init(nn.Linear, width_in, width_out, bias=bias)
     for parameter in linear.parameters():
         nn.init.zeros_(parameter)

@@ -1,4 +1,4 @@
-"""A trained copy of all weights, or of listed blocks and the final norm."""
+"""Full fine-tuning: a trained copy of all weights, or of some blocks and the final norm."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from ease.backbone.ports import Departure, Tuning
 
 
 class Full(Tuning):
-    """For the methods that fine-tune: the base stays as it was, the copy trains. Starts as what it copies.
+    """A copy of the model that is trained while the backbone itself stays frozen.
 
     Args:
-        vit: the model to copy (the backbone's, or another copy to start from).
-        blocks: which blocks to copy, with the final norm; all of the model when None.
+        vit: The model to copy: the backbone's, or another copy.
+        blocks: The blocks to copy, together with the final norm; the whole model if None.
     """
 
     kind: ClassVar[str] = "full"
@@ -24,12 +24,12 @@ class Full(Tuning):
     def __init__(self, vit: nn.Module, blocks: Sequence[int] | None = None) -> None:
         super().__init__()
         self.layers = None if blocks is None else sorted(blocks)
-        # Listed blocks leave all before them as it is; a whole copy has an embedding of its own.
+        # Copied blocks do not change what comes before them; a whole copy has its own embedding.
         self.departs = Departure.NOTHING if blocks is None else Departure.EMBEDDING
         self._depth = len(vit.blocks)  # type: ignore[arg-type]
         if self.layers is None:
             self.copy = copy.deepcopy(vit)
-            for head in ("head", "head_dist"):  # no feature passes through a classifier: do not count it
+            for head in ("head", "head_dist"):  # not used for features, so it must not be counted
                 if hasattr(vit, head):
                     setattr(self.copy, head, nn.Identity())
         else:

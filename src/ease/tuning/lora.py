@@ -1,4 +1,4 @@
-"""Low-rank updates of frozen linears (LoRA)."""
+"""LoRA: low-rank updates of frozen linear layers."""
 
 from __future__ import annotations
 
@@ -15,14 +15,17 @@ from ease.errors import EaseError, unknown
 
 
 class Lora(Tuning):
-    """`W x + alpha/rank * B A x` at the listed linears of every block; L r (in + out) weights per site.
+    """`W x + alpha/rank * B A x` at some linear layers of every block; L r (in + out) weights per layer.
 
-    A starts Kaiming-uniform, B at zero, so the subspace starts as the PTM itself. At `qkv` one A of rank r
-    serves query, key and value, since timm computes them as one linear.
+    A is initialised Kaiming-uniform and B with zeros, so an untrained update does not change the pre-trained model. At
+    `qkv` one A of rank r is shared by query, key and value, since timm computes them as one linear layer.
 
     Args:
-        alpha: the update is scaled by alpha / rank; alpha = rank (no scale) when None.
-        sites: some of qkv, proj, fc1, fc2.
+        shape: The shape of the backbone.
+        rank: Rank r of the update.
+        alpha: The update is scaled by alpha / rank; alpha = rank (no scaling) if None.
+        sites: Some of qkv, proj, fc1, fc2.
+        generator: Source of the initial weights.
     """
 
     kind: ClassVar[str] = "lora"
@@ -52,7 +55,7 @@ class Lora(Tuning):
                 )
             width_in, width_out = widths[site]
             a = torch.empty(shape.depth, rank, width_in)
-            for layer in a:  # block by block: the fan is that of one matrix
+            for layer in a:  # block by block, since the fan must be that of one matrix
                 nn.init.kaiming_uniform_(layer, a=math.sqrt(5), generator=generator)
             self.a[site] = nn.Parameter(a)
             self.b[site] = nn.Parameter(torch.zeros(shape.depth, width_out, rank))

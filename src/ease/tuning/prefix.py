@@ -1,4 +1,4 @@
-"""Prefix tuning: learned keys and values that every token of a block may attend to."""
+"""Prefix tuning: learned keys and values that every token of a block can attend to."""
 
 from __future__ import annotations
 
@@ -15,10 +15,15 @@ from ease.errors import EaseError
 class Prefix(Tuning):
     """P keys and P values in each listed block, the same for every image; 2 P d weights per block.
 
-    They start at N(0, std). That is not the PTM itself: each key takes its share of the softmax.
+    They are initialised from N(0, std). Even untrained they change the pre-trained model, because each key takes a
+    share of the softmax.
 
     Args:
-        layers: which blocks, counted from 0; all when None. Blocks before the first are shared.
+        shape: The shape of the backbone.
+        length: Number P of keys and of values.
+        layers: Blocks, counted from 0; all if None.
+        std: Standard deviation of the initial values.
+        generator: Source of the initial values.
     """
 
     kind: ClassVar[str] = "prefix"
@@ -55,12 +60,12 @@ class Prefix(Tuning):
 
 
 class PrefixPerImage(Tuning):
-    """Keys and values that were chosen for each image of one batch (DualPrompt, CODA-Prompt).
+    """Keys and values that were selected for each image of one batch (DualPrompt, CODA-Prompt).
 
-    They belong to whoever chose them; gradients pass through.
+    They are not parameters of this module, but gradients pass through.
 
     Args:
-        pairs: block -> (keys, values), each [N, P, d] in the order of the batch, or [P, d] for all images.
+        pairs: Block -> (keys, values), each [N, P, d] in the order of the batch, or [P, d] for all images.
     """
 
     kind: ClassVar[str] = "prefix-per-image"

@@ -1,4 +1,4 @@
-"""Scale and shift of every activation that a frozen weight makes (SSF)."""
+"""SSF: a learned scale and shift after every frozen layer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,13 @@ from ease.errors import EaseError
 class Ssf(Tuning):
     """`scale * value + shift` after the embedding, each norm and each linear; 4d + 2L(7d + hidden) weights.
 
-    Scales start at N(1, 0.02), shifts at N(0, 0.02): near the PTM, not on it (`std` 0 starts on it).
+    Scales are initialised from N(1, std) and shifts from N(0, std). With std = 0 an untrained tuning does not change
+    the pre-trained model.
+
+    Args:
+        shape: The shape of the backbone.
+        std: Standard deviation of the initial values.
+        generator: Source of the initial values.
     """
 
     kind: ClassVar[str] = "ssf"

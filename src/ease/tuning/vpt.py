@@ -1,4 +1,4 @@
-"""Visual prompts: learned tokens between the class token and the patches."""
+"""Visual prompt tuning (VPT): learned tokens between the class token and the patches."""
 
 from __future__ import annotations
 
@@ -12,11 +12,16 @@ from ease.errors import unknown
 
 
 class VptShallow(Tuning):
-    """P tokens enter the first block and travel through all others; P d weights.
+    """P tokens that enter the first block and pass through all others; P d weights.
 
-    `zero` is what ADAM uses; `normal` draws from N(0, 0.02). Neither starts as the PTM itself: even a token
-    at zero takes its share of every softmax. A zero token also has zero variance, so the first norm passes
-    its gradient on multiplied by eps^-1/2.
+    Even untrained they change the pre-trained model, because every token takes a share of each softmax. A token of
+    zeros has zero variance, so the first norm multiplies its gradient by eps^-1/2.
+
+    Args:
+        shape: The shape of the backbone.
+        length: Number P of tokens.
+        init: `zero`, as in ADAM, or `normal`, from N(0, 0.02).
+        generator: Source of the initial values.
     """
 
     kind: ClassVar[str] = "vpt-shallow"
@@ -31,7 +36,7 @@ class VptShallow(Tuning):
     ) -> None:
         super().__init__()
         if init not in ("zero", "normal"):
-            raise unknown("start of the prompts", init, ["zero", "normal"])
+            raise unknown("initialisation of the prompts", init, ["zero", "normal"])
         self.length, self.init = length, init
         start = torch.zeros(self._layers(shape), length, shape.dim)
         if init == "normal":
@@ -49,7 +54,7 @@ class VptShallow(Tuning):
 
 
 class VptDeep(VptShallow):
-    """P new tokens in every block, in place of what came out of the block before; L P d weights."""
+    """P new tokens in every block, which replace the outputs of the previous ones; L P d weights."""
 
     kind: ClassVar[str] = "vpt-deep"
 
@@ -61,11 +66,12 @@ class VptDeep(VptShallow):
 
 
 class PromptsPerImage(Tuning):
-    """Prompts that were chosen for each image of one batch (L2P); they belong to whoever chose them.
+    """Prompts that were selected for each image of one batch (L2P).
 
     Args:
-        tokens: [N, P, d], one set per image, in the order of the batch. Gradients pass through.
-        layer: the block they enter.
+        tokens: One set of tokens per image, [N, P, d], in the order of the batch. They are not parameters of this
+            module, but gradients pass through.
+        layer: The block that they enter.
     """
 
     kind: ClassVar[str] = "prompts-per-image"
@@ -74,7 +80,7 @@ class PromptsPerImage(Tuning):
     def __init__(self, tokens: Tensor, layer: int = 0) -> None:
         super().__init__()
         self.layer = layer
-        self._chosen = (tokens,)  # in a tuple, so that it is never taken for a parameter of this module
+        self._chosen = (tokens,)  # in a tuple, so that it is not registered as a parameter
 
     def prompts(self, layer: int, batch: int) -> Tensor | None:
         return self._chosen[0] if layer == self.layer else None

@@ -12,10 +12,11 @@ import pytest
 from PIL import Image, ImageFile
 
 from ease.errors import EaseError
-from ease.streams.intake import decode as _files
-from ease.streams.intake.decode import WHOLE_PIXELS, check_content, check_header
+from ease.streams.intake import as_image_set, collect_images
+from ease.streams.intake import decode as decoder
+from ease.streams.intake.checks import check_image
+from ease.streams.intake.decode import LARGE_IMAGE_PIXELS, check_header, decode
 from ease.streams.intake.limits import LIMITS, ImageLimits, TooLargeError
-from ease.streams.intake.sources import as_image_set, decode, gather
 
 
 def chunk(kind: bytes, content: bytes) -> bytes:
@@ -73,7 +74,7 @@ def test_a_picture_of_no_sensible_size_is_refused_before_a_pixel_is_decoded(
     content = grey_png(width, height)
     with pytest.raises(TooLargeError, match=f"'strip.png'.*{word}"):
         decode(content, "strip.png")
-    fault = check_content(content, "strip.png").fault
+    fault = check_image(content, "strip.png").fault
     assert fault is not None
     assert word in fault
     file = Counted(content)
@@ -106,7 +107,7 @@ def test_tiny_jpegs_are_learned_as_they_are_predicted(tmp_path: Path, width: int
     pixels = np.random.RandomState(0).randint(0, 255, (height, width, 3), dtype=np.uint8)
     (tmp_path / "cat").mkdir()
     Image.fromarray(pixels).save(tmp_path / "cat" / "a.jpg")
-    photos = gather(tmp_path)
+    photos = collect_images(tmp_path)
     assert photos.images.image(0).shape == (3, height, width)
     assert not any("left out" in note for note in photos.notes)
 
@@ -117,7 +118,7 @@ def test_a_large_jpeg_is_decoded_at_a_fraction_of_its_size(
 ) -> None:
     wide = Image.fromarray(np.random.RandomState(0).randint(0, 255, (30, 40, 3), dtype=np.uint8))
     wide = wide.resize((640, 480), Image.Resampling.BICUBIC)
-    monkeypatch.setattr(_files, "WHOLE_PIXELS", 640 * 480 // divisor**2)
+    monkeypatch.setattr(decoder, "LARGE_IMAGE_PIXELS", 640 * 480 // divisor**2)
     small = decode(encoded(wide, "JPEG", quality=95), "x")
     assert small.shape == (3, 480 // divisor, 640 // divisor)
     expected = np.asarray(wide.reduce(divisor) if divisor > 1 else wide).transpose(2, 0, 1)
@@ -127,7 +128,7 @@ def test_a_large_jpeg_is_decoded_at_a_fraction_of_its_size(
 
 
 def test_usual_photos_are_decoded_whole() -> None:
-    assert WHOLE_PIXELS > 4032 * 3024  # of a phone
+    assert LARGE_IMAGE_PIXELS > 4032 * 3024  # of a phone
 
 
 def progressive(scans: int) -> bytes:
@@ -145,12 +146,12 @@ def test_a_progressive_jpeg_of_too_many_scans_is_refused(monkeypatch: pytest.Mon
     monkeypatch.setattr(ImageFile.ImageFile, "load", lambda image: 1 / 0)  # nothing is decoded
     with pytest.raises(TooLargeError, match="scans"):
         decode(progressive(100), "x")
-    assert "scans" in str(check_content(progressive(100), "x").fault)
+    assert "scans" in str(check_image(progressive(100), "x").fault)
 
 
 def test_decoding_ends_when_its_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter(range(10**6))
-    monkeypatch.setattr(_files.time, "monotonic", lambda: float(next(clock)))  # a second for each look at it
+    monkeypatch.setattr(decoder.time, "monotonic", lambda: float(next(clock)))  # a second for each look at it
     pixels = np.random.RandomState(0).randint(0, 255, (800, 800, 3), dtype=np.uint8)
     content = encoded(Image.fromarray(pixels), "PNG")
     with pytest.raises(TooLargeError, match="more than 20 seconds"):
@@ -164,7 +165,7 @@ def test_a_file_of_too_many_bytes_is_not_read(tmp_path: Path) -> None:
     with open(tmp_path / "cat" / "a.png", "wb") as file:
         file.truncate(LIMITS.bytes + 1)  # holes: nothing is on the disk
     with pytest.raises(EaseError, match="536 MB"):
-        gather(tmp_path)
+        collect_images(tmp_path)
 
 
 @pytest.mark.parametrize("mode", ["RGB", "RGBA", "L", "LA", "P", "1", "I;16", "F"])
@@ -181,5 +182,5 @@ def test_a_picture_is_the_same_whatever_is_converted_at_a_time(
         image = image.convert(mode)
     content = encoded(image, "TIFF" if mode == "F" else "PNG")
     whole = decode(content, "x")
-    monkeypatch.setattr(_files, "_BAND_PIXELS", 90)
+    monkeypatch.setattr(decoder, "_BAND_PIXELS", 90)
     assert (decode(content, "x") == whole).all()

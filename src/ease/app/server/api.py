@@ -28,22 +28,21 @@ from ease.app.server.jobs import LearningOrder
 from ease.app.server.model import Answer, Served
 from ease.app.server.refusals import RefusalError, refusal, refusal_of_disk
 from ease.app.server.service import Service
-from ease.app.server.uploads import (
-    Form,
-    Upload,
-    arranged,
-    check_image,
-    measured,
-    placed,
-    receive_form,
-    shown,
-    unpack,
-)
+from ease.app.server.uploads import Form, receive_form
 from ease.errors import EaseError
 from ease.storage.lock import BusyError
-from ease.streams.intake.decode import WHOLE_PIXELS
+from ease.streams.intake import class_name
+from ease.streams.intake.checks import check_upload
+from ease.streams.intake.decode import LARGE_IMAGE_PIXELS, count_pixels, decode
 from ease.streams.intake.limits import TooLargeError
-from ease.streams.intake.sources import class_name, decode
+from ease.streams.intake.names import display_name
+from ease.streams.intake.sources import (
+    Candidate,
+    NamedFile,
+    from_archive,
+    from_uploads,
+    move_to_class_folders,
+)
 
 MOST_CLASSES = 1000
 PAGE_KINDS = {
@@ -254,7 +253,7 @@ def _predicting(app: FastAPI, service: Service) -> None:
 
 async def _predicted(
     service: Service, served: Served, request: Request, top: int
-) -> tuple[list[Upload], Answer]:
+) -> tuple[list[NamedFile], Answer]:
     """The images of a request, and what they show."""
     folder = Path(tempfile.mkdtemp(dir=service.uploads))
     try:
@@ -265,7 +264,8 @@ async def _predicted(
             files={"image": service.limits.predict_files},
             threads=service.writers,
         )
-        if not form.files:
+        files = form.files.get("image", [])
+        if not files:
             raise RefusalError(422, "there is no image in the request: send parts named 'image'")
         # Counted only now: a client that sends slowly must not keep others from being answered.
         with service.model.admitted(service.limits.waiting) as free:
@@ -273,26 +273,28 @@ async def _predicted(
                 raise RefusalError(
                     503, "too many predictions are waiting: try again in a moment", {"Retry-After": "1"}
                 )
-            work = _answer(service, served, form.files, top)
-            return form.files, await while_connected(request, work, service.limits.answer_seconds)
+            work = _answer(service, served, files, top)
+            return files, await while_connected(request, work, service.limits.answer_seconds)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-async def _answer(service: Service, served: Served, uploads: list[Upload], top: int) -> Answer:
+async def _answer(service: Service, served: Served, uploads: list[NamedFile], top: int) -> Answer:
     """What the images show. If cancelled, it stops before the next image is decoded or the next batch is scored."""
     loop, limits = asyncio.get_running_loop(), service.limits.image
 
-    def prepared(upload: Upload) -> torch.Tensor:
-        image = decode(upload.path.read_bytes(), shown(upload.name), limits)
+    def prepared(upload: NamedFile) -> torch.Tensor:
+        image = decode(upload.path.read_bytes(), upload.shown, limits)
         return served.classifier.pixels([image])
 
     ready = []
     with service.model.decoding():
         # One after the other: a decoded photo is large, what the model reads of it is small.
         for upload in uploads:
-            pixels = await loop.run_in_executor(service.decoders, measured, upload, limits)
-            threads = service.decoders if pixels <= WHOLE_PIXELS else service.large_decoder
+            pixels = await loop.run_in_executor(
+                service.decoders, count_pixels, upload.path, upload.shown, limits
+            )
+            threads = service.decoders if pixels <= LARGE_IMAGE_PIXELS else service.large_decoder
             ready.append(await loop.run_in_executor(threads, prepared, upload))
     abandoned = threading.Event()
     try:
@@ -389,31 +391,31 @@ def _order(
         )
     if unreadable not in ("refuse", "skip"):
         raise RefusalError(422, "field 'unreadable' must be refuse or skip")
-    archives = [upload for upload in form.files if upload.part == "archive"]
-    uploads = [upload for upload in form.files if upload.part == "image"]
+    archives, uploads = form.files.get("archive", []), form.files.get("image", [])
     if archives and uploads:
         raise RefusalError(422, "send either one 'archive' or parts named 'image', not both")
     if archives:
-        uploads = unpack(archives[0].path, folder, service.limits)
+        found = from_archive(archives[0].path, folder, service.limits.archive, form.fields.get("name"))
         archives[0].path.unlink()
-    classes = arranged(uploads, form.fields.get("name"))
-    again = [name for name in classes if name in served.classifier.classes]
+    else:
+        found = from_uploads(uploads, form.fields.get("name"))
+    again = [name for name in found.class_names if name in served.classifier.classes]
     if again and not extend:
         raise RefusalError(
             409,
             f"class '{again[0]}' is known already: choose another name, or send extend=true to add images",
         )
-    images = [upload for own in classes.values() for upload in own]
 
-    def check(upload: Upload) -> None:
+    def check(image: Candidate) -> None:
         if gone.is_set():
             raise ClientDisconnect()
-        check_image(upload, service.limits.image, unreadable == "refuse")
+        name = display_name(image.name)
+        check_upload(image.content, name, service.limits.image, decode=unreadable == "refuse")
 
-    for _ in service.checkers.map(check, images):
+    for _ in service.checkers.map(check, found.images):
         pass
-    found = placed(classes, folder / "images")
-    return LearningOrder(folder / "images", found, extend, tune, unreadable, _flag(form, "thumbnails"))
+    images = move_to_class_folders(found, folder / "images")
+    return LearningOrder(folder / "images", images, extend, tune, unreadable, _flag(form, "thumbnails"))
 
 
 def _flag(form: Form, name: str) -> bool:

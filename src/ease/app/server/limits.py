@@ -7,7 +7,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field
 
 from ease.config import read_yaml, validated
-from ease.streams.intake.limits import ImageLimits
+from ease.streams.intake.limits import ArchiveLimits, ImageLimits
 
 MB = 1_000_000
 JSON_BYTES = 64 * 1024
@@ -71,6 +71,11 @@ class Limits(BaseModel):
     def image(self) -> ImageLimits:
         """The limits of one image."""
         return ImageLimits(bytes=self.image_bytes, pixels=self.pixels, seconds=self.image_seconds)
+
+    @property
+    def archive(self) -> ArchiveLimits:
+        """The limits of an archive of images."""
+        return ArchiveLimits(self.learn_files, self.unpacked_bytes, self.image)
 
     def bytes_of(self, path: str) -> int:
         """Largest size of a request to this path."""

@@ -18,8 +18,7 @@ from ease.experiments.grid import Cell, same_subspaces
 from ease.experiments.plans import rows as plain
 from ease.experiments.plans.rows import Plan, chosen
 from ease.experiments.record import Record
-from ease.methods import find_method
-from ease.reporting.series import method_title
+from ease.methods import find_method, method_title
 from ease.streams.protocol import parse
 
 Scale = Literal["full", "small", "tiny"]

@@ -1,119 +1,53 @@
-"""EASE in fewer bytes and passes: narrower numbers, thinner adapters, fewer subspaces."""
+"""Smaller models of EASE: lower precision, low-rank adapters, fewer subspaces."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from itertools import combinations
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from ease.backbone import Tuning
 from ease.errors import EaseError
-from ease.heads import PrototypeBank
-from ease.heads.reduction import PTM, closeness, regrouped
-from ease.methods._compaction import Compaction, twin
-from ease.storage.precision import Packed
+from ease.heads.prototypes import PTM
+from ease.heads.reduction import with_subspaces
+from ease.methods._capabilities import Compaction
 from ease.tuning import Adapter
-from ease.tuning.adapter import averaged
 
 if TYPE_CHECKING:
     from ease.methods.ease.method import Ease
 
 
 def compacted_ease(learner: Ease, compaction: Compaction) -> Ease:
-    """The learner that comes out; the one given stays as it is."""
+    """Return a smaller learner; the given one is left unchanged."""
     if compaction.max_subspaces is not None:
-        learner = fewer(learner, compaction.max_subspaces, compaction.how or "drop")
-    return narrower(learner, compaction.storage, compaction.energy)
+        learner = with_fewer_subspaces(learner, compaction.max_subspaces)
+    return repacked(learner, compaction.storage, compaction.energy)
 
 
-def narrower(learner: Ease, storage: str | None = None, energy: float | None = None) -> Ease:
-    """The same subspaces and prototypes with fewer digits and thinner matrices."""
+def repacked(learner: Ease, storage: str | None = None, energy: float | None = None) -> Ease:
+    """Return the learner with adapters and prototypes in another precision, or with low-rank adapters."""
     if energy is not None:
-        strange = {tuning.kind for tuning in learner.tunings} - {Adapter.kind}
-        if strange:
+        others = {tuning.kind for tuning in learner.tunings} - {Adapter.kind}
+        if others:
             raise EaseError(
-                f"low rank is for the matrices of adapters, and this model has '{min(strange)}': leave it out"
+                f"low rank is for the matrices of adapters, and this model has '{min(others)}': leave it out"
             )
-    subspaces = []
-    for tuning, packed in zip(learner.tunings, learner.packed, strict=True):
-        new = packed.repacked(storage, energy)
-        subspaces.append((tuning, packed) if new is packed else (twin(tuning, learner.backbone, new), new))
-    storages, states = {}, []
-    for task in range(learner.bank.tasks):
-        packed = Packed(learner.bank.state(task)).repacked(storage or learner.storages.get(task, "fp32"))
-        storages[task] = packed.storage
-        states.append({name: value.clone() for name, value in packed.unpacked().items()})
-    return learner.remade(PrototypeBank.of_states(states), subspaces, storages)
+    frozen = [one.repacked(storage, energy, learner.backbone) for one in learner.frozen]
+    return learner.with_parts(frozen, learner.bank.repacked(storage))
 
 
-def fewer(learner: Ease, most: int, how: str) -> Ease:
-    """The learner with at most so many subspaces in use; those that no class needs any more go in any case.
+def with_fewer_subspaces(learner: Ease, most: int) -> Ease:
+    """Return the learner with at most `most` subspaces in use; subspaces that no class uses are dropped in any case.
 
-    `drop` keeps the oldest: the older a subspace, the more classes have a real prototype there, and in the first of all
-    every class has. A task that loses its own takes one of them as its own.
+    The oldest subspaces stay: the older a subspace, the more classes have a real prototype in it. A task whose own
+    subspace is dropped gets one of the remaining ones as its own.
     """
     columns = learner.columns()
-    learned = [column for column in columns if column != PTM]
-    if len(columns) <= most and len(learner.tunings) == len(learned):
+    trained = [column for column in columns if column != PTM]
+    if len(columns) <= most and len(learner.frozen) == len(trained):
         return learner
-    if how == "merge":
-        return regroup(learner, most_alike(learner, most))
-    return regroup(learner, [[column] for column in learned[: most - len(columns) + len(learned)]])
+    return keeping(learner, trained[: most - len(columns) + len(trained)])
 
 
-def most_alike(learner: Ease, most: int) -> list[list[int]]:
-    """Subspaces in groups, the two most alike joined first (average linkage)."""
-    settings, columns = learner.settings, learner.columns()
-    if settings.complement == "none" or settings.diagonal:
-        raise EaseError(
-            "merging needs prototypes of all classes in all subspaces, which this model does without: drop"
-        )
-    learned = [column for column in columns if column != PTM]
-    adapters = [t for t in learner.tunings if isinstance(t, Adapter)]
-    if len(adapters) < len(learner.tunings) or len({adapter.reads for adapter in adapters}) > 1:
-        raise EaseError("only adapters that read the same can be merged, and this model has others: drop")
-    wanted = most - (len(columns) - len(learned))
-    if wanted < 1:
-        raise EaseError(
-            "one subspace is the pre-trained model, which merges with no adapter: let 2 or more stay, or drop"
-        )
-    alike = {frozenset(pair): closeness(learner.bank, *pair) for pair in combinations(learned, 2)}
-
-    def linkage(pair: tuple[list[int], list[int]]) -> float:
-        return sum(alike[frozenset((a, b))] for a in pair[0] for b in pair[1]) / (len(pair[0]) * len(pair[1]))
-
-    groups = [[column] for column in learned]
-    while len(groups) > wanted:
-        one, other = max(combinations(groups, 2), key=linkage)
-        groups = sorted([group for group in groups if group not in (one, other)] + [sorted(one + other)])
-    return groups
-
-
-def regroup(
-    learner: Ease,
-    groups: Sequence[Sequence[int]],
-    average: Callable[[list[Any]], Tuning] = averaged,
-) -> Ease:
-    """The learner with one subspace per group, in this order; subspaces in no group are lost.
-
-    Args:
-        learner: it stays as it is.
-        groups: of subspaces, counted from 1.
-        average: makes one tuning of a group's.
-    """
-    mixes = any(len(group) > 1 for group in groups)
-    prototypes = dict(zip(learner.columns(), learner.classifier(), strict=True)) if mixes else {}
-    subspaces = []
-    for group in groups:
-        members = [(learner.tunings[s - 1], learner.packed[s - 1]) for s in group]
-        subspaces.append(members[0] if len(members) == 1 else _joined(learner, members, average))
-    return learner.remade(regrouped(learner.bank, groups, prototypes), subspaces, learner.storages)
-
-
-def _joined(
-    learner: Ease, members: list[tuple[Tuning, Packed]], average: Callable[[list[Any]], Tuning]
-) -> tuple[Tuning, Packed]:
-    tuning = average([tuning for tuning, _ in members])
-    storages = {packed.storage for _, packed in members}
-    packed = Packed(tuning.state_dict()).repacked(storages.pop() if len(storages) == 1 else None)
-    return twin(tuning, learner.backbone, packed), packed
+def keeping(learner: Ease, subspaces: Sequence[int]) -> Ease:
+    """Return the learner with only these trained subspaces, counted from 1, in this order."""
+    frozen = [learner.frozen[subspace - 1] for subspace in subspaces]
+    return learner.with_parts(frozen, with_subspaces(learner.bank, subspaces))

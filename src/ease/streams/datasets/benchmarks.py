@@ -1,80 +1,84 @@
-"""The benchmarks that their authors gave away as archives of train/CLASS and test/CLASS folders."""
+"""The benchmarks that were published as archives of train/CLASS and test/CLASS folders."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 from ease.errors import EaseError
-from ease.filesystem import is_folder, is_inside, shown
-from ease.streams.datasets.cub import has_lists, scan_lists
-from ease.streams.datasets.folder import dataset_of
-from ease.streams.datasets.published import PUBLISHED, recognise
-from ease.streams.datasets.registry import Request, Unreadable, dataset
+from ease.filesystem import is_folder, shown
+from ease.streams.datasets.dataset_info import DATASET_INFO, identify_variant
+from ease.streams.datasets.folder import dataset_from_scan
+from ease.streams.datasets.registry import DatasetLoader, DatasetRequest
 from ease.streams.intake.names import numeric_order, readable_names
-from ease.streams.intake.scan import FolderScan, scan_folder
+from ease.streams.intake.scan import FolderScan, Unreadable, scan_folder
 from ease.streams.stream import Dataset
 
-BENCHMARKS = ("cub200", "imagenet-a", "imagenet-r", "objectnet", "omnibenchmark", "vtab")
 
+class Benchmark(DatasetLoader):
+    """A published dataset of class folders, such as `imagenet-r`.
 
-def load_benchmark(name: str, request: Request) -> Dataset:
-    """The images under the root; classes in the order of their folders, under names people can read."""
-    scan = _scan(name, request, request.unreadable)
-    if scan.test is None:
-        raise EaseError(f"'{scan.root}' has train/ but no test/: {_expected(name)}")
-    called, note = recognise(name, _sizes(scan.train), _sizes(scan.test))
-    if note is not None:
-        scan.notes.append(note)
-    found = dataset_of(scan, called, request.limit, keep_order=PUBLISHED[name].keep_order)
-    return replace(found, class_names=readable_names(found.class_names))
+    Args:
+        name: A name in `DATASET_INFO`.
+    """
 
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.about = f"{DATASET_INFO[name].summary}: class folders"
 
-def examine_benchmark(name: str, request: Request) -> FolderScan:
-    """The files a check looks at: what would stop a run is kept to be reported."""
-    return _scan(name, request, "skip", keep_empty=True)
+    def load(self, request: DatasetRequest) -> Dataset:
+        """Read the images. Classes come in the order of their folders, under names that people can read."""
+        scan = self._scan(request, request.unreadable)
+        if scan.test is None:
+            raise EaseError(f"'{scan.root}' has train/ but no test/: {self._expected()}")
+        sizes = [[len(paths) for paths in part.values()] for part in (scan.train, scan.test)]
+        variant, note = identify_variant(self.name, *sizes)
+        if note is not None:
+            scan.notes.append(note)
+        keep_order = DATASET_INFO[self.name].keep_order
+        found = dataset_from_scan(scan, variant, request.limit, keep_order=keep_order)
+        return replace(found, class_names=readable_names(found.class_names))
 
+    def content_to_check(self, request: DatasetRequest) -> FolderScan:
+        """See `DatasetLoader`."""
+        return self._scan(request, "skip", keep_empty=True)
 
-def _scan(name: str, request: Request, unreadable: Unreadable, *, keep_empty: bool = False) -> FolderScan:
-    root = request.folder(name, _expected(name))
-    folder = _locate(name, root)
-    if folder is None:
-        raise EaseError(f"{PUBLISHED[name].title} is not in '{shown(root)}': {_expected(name)}")
-    if is_folder(folder / "train"):
-        scan = scan_folder(folder, unreadable, split=True, keep_empty=keep_empty)
-    else:
-        scan = scan_lists(folder, unreadable)
-    if PUBLISHED[name].keep_order:  # the tasks follow the folders, so 10 must not come before 2
-        scan.train = {c: scan.train[c] for c in numeric_order(list(scan.train))}
-    return scan
+    def _scan(
+        self, request: DatasetRequest, unreadable: Unreadable, *, keep_empty: bool = False
+    ) -> FolderScan:
+        root = request.folder(self.name, self._expected())
+        folder = self._locate(root)
+        if folder is None:
+            title = DATASET_INFO[self.name].title
+            raise EaseError(f"{title} is not in '{shown(root)}': {self._expected()}")
+        scan = self._scan_images(folder, unreadable, keep_empty)
+        if DATASET_INFO[self.name].keep_order:  # the tasks follow the folders, so 10 must not come before 2
+            scan.train = {c: scan.train[c] for c in numeric_order(list(scan.train))}
+        return scan
 
+    def _locate(self, root: Path) -> Path | None:
+        """The folder of the images: the root, or what an archive was unpacked to there (`vtab-cil/vtab/`)."""
+        info = DATASET_INFO[self.name]
+        known = dict.fromkeys([self.name, *(a.partition(".")[0] for a in info.archives), *info.folders])
+        inner = [root / k for k in known] + [root / k / other for k in known for other in known if k != other]
+        for folder in [root, *(f for f in inner if is_folder(f))]:
+            if self._has_images(folder):
+                return folder
+        return None
 
-def _locate(name: str, root: Path) -> Path | None:
-    """The folder that holds the images: the root, or what an archive unpacked there (`cub/`, `vtab-cil/vtab/`)."""
-    published = PUBLISHED[name]
-    known = dict.fromkeys([name, *(a.partition(".")[0] for a in published.archives), *published.folders])
-    inner = [root / k for k in known] + [root / k / other for k in known for other in known if k != other]
-    for folder in [root, *(f for f in inner if is_folder(f) and is_inside(f, root))]:
-        if is_folder(folder / "train") or (name == "cub200" and has_lists(folder)):
-            return folder
-    return None
+    def _has_images(self, folder: Path) -> bool:
+        return is_folder(folder / "train")
 
+    def _scan_images(self, folder: Path, unreadable: Unreadable, keep_empty: bool) -> FolderScan:
+        return scan_folder(folder, unreadable, layout="split", keep_empty=keep_empty)
 
-def _expected(name: str) -> str:
-    published = PUBLISHED[name]
-    official = ", or the official CUB_200_2011 folder" if name == "cub200" else ""
-    return (
-        f"expected there are train/CLASS and test/CLASS folders ({published.line}){official}; "
-        f"{' or '.join(published.archives)} was published in {published.source}"
-    )
+    def _expected(self) -> str:
+        """What should be in the folder, for error messages."""
+        info = DATASET_INFO[self.name]
+        return (
+            f"expected are train/CLASS and test/CLASS folders ({info.summary}){self._other_layout()}; "
+            f"{' or '.join(info.archives)} was published in {info.source}"
+        )
 
-
-def _sizes(classes: dict[str, list[Path]]) -> list[int]:
-    return [len(paths) for paths in classes.values()]
-
-
-for _name in BENCHMARKS:
-    dataset(_name, f"{PUBLISHED[_name].line}: class folders", partial(examine_benchmark, _name))(
-        partial(load_benchmark, _name)
-    )
+    def _other_layout(self) -> str:
+        return ""

@@ -1,4 +1,4 @@
-"""Your own images: a folder of class folders."""
+"""`folder`: your own images, in class folders."""
 
 from __future__ import annotations
 
@@ -7,78 +7,86 @@ from pathlib import Path
 import numpy as np
 
 from ease.errors import EaseError
-from ease.streams.datasets.registry import Request, Unreadable, dataset
+from ease.streams.datasets.registry import DatasetLoader, DatasetRequest
 from ease.streams.images import ImageSet, chosen_by_content
-from ease.streams.intake.decode import FileSource, check_files, file_digest
-from ease.streams.intake.scan import Classes, FolderScan, scan_folder
-from ease.streams.stream import Augmentation, Dataset
-
-__all__ = ["FileSource", "dataset_of", "read_folder", "scan_folder"]
+from ease.streams.intake.checks import check_images
+from ease.streams.intake.decode import MixedSource, content_digest
+from ease.streams.intake.scan import Classes, FolderScan, Unreadable, scan_folder
+from ease.streams.stream import Dataset
 
 TEST_SHARE = 0.2
 """How much of a class becomes test images where the folder has no test/ of its own."""
 
 
-def examine_folder(request: Request) -> FolderScan:
-    """The files a check looks at."""
-    return scan_folder(request.folder("folder"), "skip", keep_empty=True)
+class ImageFolder(DatasetLoader):
+    """train/CLASS and test/CLASS (or val/CLASS), or CLASS folders."""
 
+    name = "folder"
+    about = "your own images: train/CLASS and test/CLASS, or CLASS folders (a fifth is used for testing)"
 
-@dataset(
-    "folder",
-    "your own images: train/CLASS and test/CLASS, or CLASS folders (a fifth is for testing)",
-    examine_folder,
-)
-def load_folder(request: Request) -> Dataset:
-    """The folder at the root given."""
-    return read_folder(request.folder("folder"), "folder", request.unreadable, request.limit)
+    def load(self, request: DatasetRequest) -> Dataset:
+        """See `read_folder`."""
+        return read_folder(request.folder(self.name), self.name, request.unreadable, request.limit)
+
+    def content_to_check(self, request: DatasetRequest) -> FolderScan:
+        """See `DatasetLoader`."""
+        return scan_folder(request.folder(self.name), "skip", keep_empty=True)
 
 
 def read_folder(
     root: Path, name: str = "folder", unreadable: Unreadable = "refuse", limit: int | None = None
 ) -> Dataset:
-    """Read `train/CLASS/**` and `test/CLASS/**` (or `val/`), or `CLASS/**`; see `dataset_of`."""
-    return dataset_of(scan_folder(root, unreadable), name, limit)
+    """Read a folder of class folders, see `scan_folder` and `dataset_from_scan`.
+
+    Args:
+        root: The folder.
+        name: Name of the dataset.
+        unreadable: What to do with an image that cannot be used.
+        limit: At most this many train and as many test images per class.
+    """
+    return dataset_from_scan(scan_folder(root, unreadable), name, limit)
 
 
-def dataset_of(
+def dataset_from_scan(
     scan: FolderScan,
     name: str,
     limit: int | None = None,
     *,
-    augmentation: Augmentation | None = None,
     keep_order: bool = False,
-    fewest_classes: int = 2,
+    min_classes: int = 2,
 ) -> Dataset:
-    """The dataset in a folder. Classes and files come in the order of their names.
+    """Make a dataset of the files that were found in a folder.
 
-    Every image that is used is decoded once here: a damaged file stops the work now, not in mid-training.
+    Every image that is used is decoded once, so that a damaged file is found now and not in the middle of training.
+    Without a test folder, a fifth of each class is used for testing.
 
     Args:
-        scan: the files found.
-        name: of the dataset.
-        limit: at most this many train and as many test images per class.
-        augmentation: of training images; the usual one if left out.
-        keep_order: never shuffle the classes.
-        fewest_classes: refuse a folder with fewer.
+        scan: The files found. Classes and files keep their order.
+        name: Name of the dataset.
+        limit: At most this many train and as many test images per class.
+        keep_order: Never shuffle the classes.
+        min_classes: Raise an error if there are fewer classes.
+
+    Raises:
+        EaseError: There are too few classes, a class has no image, or an image cannot be used.
     """
     names = tuple(scan.train)
-    if len(names) < fewest_classes:
+    if len(names) < min_classes:
         found = f"only the class '{names[0]}'" if names else "no class folder"
-        hint = " (if it is no class, it needs a test/ beside it)" if names == ("train",) else ""
+        hint = " (if it is not a class, it needs a test/ beside it)" if names == ("train",) else ""
         raise EaseError(
             f"folder '{scan.root}' has {found}{hint}: "
-            f"make one folder of images for each of at least {fewest_classes} classes"
+            f"make one folder of images for each of at least {min_classes} classes"
         )
     if scan.test is None:
         everything = {c: _readable(scan, paths) for c, paths in scan.train.items()}
         train, test = _split(everything, limit)
         scan.notes.append(
-            f"no test/ found: {TEST_SHARE:.0%} of each class, chosen by content, is for testing"
+            f"no test/ found: {TEST_SHARE:.0%} of each class, chosen by content, is used for testing"
         )
     else:
-        for stranger in (c for c in scan.test if c not in scan.train):
-            raise EaseError(f"test class '{stranger}' in '{scan.root}' is not in train/: add or remove it")
+        for unknown in (c for c in scan.test if c not in scan.train):
+            raise EaseError(f"test class '{unknown}' in '{scan.root}' is not in train/: add or remove it")
         train = {c: _readable(scan, paths, limit) for c, paths in scan.train.items()}
         test = {c: _readable(scan, scan.test.get(c, []), limit) for c in names}
     for c in names:
@@ -94,35 +102,34 @@ def dataset_of(
         class_names=names,
         train=_image_set(train),
         test=_image_set(test),
-        augmentation=augmentation or Augmentation(),
         keep_order=keep_order,
-        notes=(*scan.notes, *scan.left_out()),
+        notes=(*scan.notes, *scan.skipped_notes()),
     )
 
 
 def _readable(scan: FolderScan, paths: list[Path], limit: int | None = None) -> list[Path]:
-    """The first `limit` files that decode; those behind them are not opened."""
+    """The first `limit` files that can be decoded; those after them are not opened."""
     wanted = len(paths) if limit is None else limit
     found: list[Path] = []
     while paths and len(found) < wanted:
         here, paths = paths[: wanted - len(found)], paths[wanted - len(found) :]
-        for path, checked in zip(here, check_files(here), strict=True):
-            if checked.fault is None:
+        for path, check in zip(here, check_images(here), strict=True):
+            if check.fault is None:
                 found.append(path)
             else:
-                scan.refuse_or_skip(path, checked.fault)
+                scan.refuse_or_skip(path, check.fault)
     return found
 
 
 def _split(classes: Classes, limit: int | None) -> tuple[Classes, Classes]:
-    """A fifth of each class for testing, chosen by content: renaming files changes nothing.
+    """Train and test images of each class, chosen by content, so that the names of files do not matter.
 
-    Equal files are on the same side; a class with two different images has at least one for testing.
+    Equal files are in the same part; a class with two different images has at least one for testing.
     """
     train: Classes = {}
     test: Classes = {}
     for name, paths in classes.items():
-        digests = [file_digest(path) for path in paths]
+        digests = [content_digest(path) for path in paths]
         chosen = chosen_by_content(digests, TEST_SHARE)
         train[name] = [p for p, digest in zip(paths, digests, strict=True) if digest not in chosen][:limit]
         test[name] = [p for p, digest in zip(paths, digests, strict=True) if digest in chosen][:limit]
@@ -132,4 +139,4 @@ def _split(classes: Classes, limit: int | None) -> tuple[Classes, Classes]:
 def _image_set(classes: Classes) -> ImageSet:
     paths = [path for own in classes.values() for path in own]
     labels = np.repeat(np.arange(len(classes)), [len(own) for own in classes.values()])
-    return ImageSet(FileSource(paths), np.arange(len(paths)), labels.astype(np.int64))
+    return ImageSet(MixedSource(paths), np.arange(len(paths)), labels.astype(np.int64))

@@ -1,4 +1,4 @@
-"""Image files: which files are images, how one is decoded, and which of them cannot be."""
+"""The only place where image files are decoded."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import io
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -18,86 +16,123 @@ from PIL import Image, ImageOps
 from torch import Tensor
 
 from ease.errors import EaseError
-from ease.streams.images import content_hash
+from ease.streams.images import content_hash, pixel_hash
 from ease.streams.intake.limits import LIMITS, ImageLimits, TooLargeError, too_large
 
-EXTENSIONS = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif"})
-FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "TIFF", "GIF")
-"""The decoders a file may reach. Pillow has dozens more, PostScript among them, which no photo needs."""
+ImageContent = Path | bytes | Tensor
+"""An image as it is held: a file, the bytes of a file, or pixels, uint8 RGB [3, H, W]."""
 
-FOREIGN = frozenset({".heic", ".heif", ".hif", ".avif"})
-"""Photos that we cannot decode everywhere. Leaving them out as if they were no images would lose them unseen."""
-_FOREIGN_BRANDS = frozenset(
+IMAGE_EXTENSIONS = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif"})
+FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "TIFF", "GIF")
+"""The formats that are decoded. Pillow has dozens more, PostScript among them, which are not exposed to input."""
+
+UNSUPPORTED_EXTENSIONS = frozenset({".heic", ".heif", ".hif", ".avif"})
+"""Image formats that are not decoded. Such files are reported, not ignored like files that are not images."""
+_UNSUPPORTED_BRANDS = frozenset(
     (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1", b"avif", b"avis")
 )
 
-WHOLE_PIXELS = 2**24
-"""A JPEG with more pixels is decoded at a half, a quarter or an eighth of its size, which its format does cheaply."""
+LARGE_IMAGE_PIXELS = 2**24
+"""A JPEG with more pixels is decoded at 1/2, 1/4 or 1/8 of its size; large images are checked one at a time."""
 _BAND_PIXELS = 2**20
-"""Pixels that are converted at a time: a large picture must not be held several times over."""
+"""Pixels that are converted at a time, so that a large image is not held in memory several times."""
 _ORIENTATION = 0x0112
 
 
-class FileSource:
-    """Images on disk, decoded when asked for. `digest` is the hash of the file's bytes."""
-
-    def __init__(self, paths: Sequence[Path]) -> None:
-        self.paths = tuple(Path(path) for path in paths)
-
-    def __len__(self) -> int:
-        return len(self.paths)
-
-    def load(self, index: int) -> Tensor:
-        """uint8 RGB [3, H, W]."""
-        return load_image(self.paths[index])
-
-    def digest(self, index: int) -> str:
-        """Names the content of one file."""
-        return file_digest(self.paths[index])
-
-
-def file_digest(path: Path) -> str:
-    """The content hash of a file's bytes."""
-    return content_hash(_content(path))
-
-
-def load_image(path: Path) -> Tensor:
-    """Decode a file, see `decode`. uint8 RGB [3, H, W]."""
-    return decode(_content(path), str(path))
-
-
 def decode(content: bytes, name: str, limits: ImageLimits = LIMITS) -> Tensor:
-    """Decode the bytes of an image file: upright as its EXIF says, alpha over white, the first frame of several.
+    """Decode the bytes of an image file.
 
-    A JPEG of more than `WHOLE_PIXELS` pixels comes out smaller than it is, see there.
+    The image is turned upright as its EXIF data says, transparency is blended with white, and of an animation the
+    first frame is taken. A JPEG with more than `LARGE_IMAGE_PIXELS` pixels is decoded at a fraction of its size.
 
     Args:
-        content: from anywhere; what is not one of `FORMATS` or damaged is an `EaseError`, what is too large a
-            `TooLargeError`, which the header decides before any pixel is decoded.
-        name: what messages call it.
-        limits: what counts as too large.
+        content: The bytes of a file in one of `FORMATS`.
+        name: What messages call the image.
+        limits: The largest image that is accepted. The header is checked before any pixel is decoded.
 
     Returns:
         uint8 RGB [3, H, W].
+
+    Raises:
+        TooLargeError: The image exceeds a limit.
+        EaseError: The image is damaged or in another format.
     """
     return _read(content, name, limits, 1, _pixels)
 
 
-def rgb_of(image: Image.Image, name: str) -> Tensor:
-    """The pixels of a picture that Pillow has open, as `decode` gives them. uint8 RGB [3, H, W]."""
+def load_content(content: ImageContent, name: str) -> Tensor:
+    """Decode an image that is held in any form.
+
+    Args:
+        content: A file, the bytes of a file, or pixels.
+        name: What messages call bytes; a file is called by its path.
+
+    Returns:
+        uint8 RGB [3, H, W].
+    """
+    if isinstance(content, Tensor):
+        return content
+    if isinstance(content, Path):
+        return decode(read_image_file(content), str(content))
+    return decode(content, name)
+
+
+def content_digest(content: ImageContent) -> str:
+    """The hash that identifies an image: of the bytes of its file, or of its pixels if there is no file."""
+    if isinstance(content, Tensor):
+        return pixel_hash(content.permute(1, 2, 0).numpy())
+    return content_hash(read_image_file(content) if isinstance(content, Path) else content)
+
+
+def decode_pillow(image: Image.Image, name: str) -> Tensor:
+    """Convert an image that Pillow has opened, in the same way as `decode`.
+
+    Returns:
+        uint8 RGB [3, H, W].
+    """
     LIMITS.check_size(image.width, image.height, name)
     try:
         image.load()
         return _pixels(_upright(image))
     except Exception as error:
-        raise _refusal(name, error) from error
+        raise _unreadable(name, error) from error
 
 
-def check_header(file: BinaryIO, name: str, limits: ImageLimits) -> int:
-    """Refuse a picture that is too large, from what its header says; nothing is decoded.
+class MixedSource:
+    """Images that are held as files, bytes of files or pixels, and decoded when they are needed.
+
+    Args:
+        contents: The images.
+        names: What messages call bytes; not needed for files and pixels.
+    """
+
+    def __init__(self, contents: Sequence[ImageContent], names: Sequence[str] | None = None) -> None:
+        self.contents = tuple(contents)
+        self.names = tuple(names) if names is not None else ("",) * len(self.contents)
+
+    def __len__(self) -> int:
+        return len(self.contents)
+
+    def load(self, index: int) -> Tensor:
+        """Decode one image, uint8 RGB [3, H, W]."""
+        return load_content(self.contents[index], self.names[index])
+
+    def digest(self, index: int) -> str:
+        """The content hash of one image."""
+        return content_digest(self.contents[index])
+
+
+def check_decodable(content: bytes, name: str, limits: ImageLimits = LIMITS) -> None:
+    """Raise the error that `decode` would raise, at less cost: the whole file is read, but few pixels are kept."""
+    # A JPEG decoded at an eighth of its size still reads all of the file but computes far less.
+    _read(content, name, limits, 8, lambda image: next(_bands(image)))
+
+
+def check_header(file: BinaryIO, name: str, limits: ImageLimits = LIMITS) -> int:
+    """Raise `TooLargeError` if the header of an image announces too large a size; nothing is decoded.
 
     Returns:
-        How many pixels it has; 0 if the header cannot be read. What is wrong with it, the decoder says.
+        The number of pixels; 0 if the header cannot be read, in which case `decode` will explain the damage.
     """
     try:
         with _open(file, name, limits) as image:
@@ -108,62 +143,47 @@ def check_header(file: BinaryIO, name: str, limits: ImageLimits) -> int:
         return 0
 
 
-@dataclass(frozen=True)
-class Checked:
-    """What a look at a file found: the hash of its content ("" where it cannot be opened), and why it is no use."""
+def count_pixels(path: Path, name: str, limits: ImageLimits = LIMITS) -> int:
+    """Check the size of a file and of the image that its header announces, see `check_header`.
 
-    digest: str
-    fault: str | None
+    Args:
+        path: The file.
+        name: What messages call the image.
+        limits: The largest image that is accepted.
+
+    Returns:
+        The number of pixels; 0 if the header cannot be read.
+    """
+    limits.check_bytes(path.stat().st_size, name)
+    with open(path, "rb") as file:
+        return check_header(file, name, limits)
 
 
-def check_files(paths: Sequence[Path]) -> list[Checked]:
-    """Read and decode every file to its last byte."""
-    with ThreadPoolExecutor(max_workers=4) as pool:  # decoding releases the interpreter lock
-        return list(pool.map(check_file, paths))
+def read_image_file(path: Path, name: str = "") -> bytes:
+    """Read an image file of at most `LIMITS.bytes` bytes.
 
-
-def check_file(path: Path) -> Checked:
-    """Whether a file can be decoded."""
+    Args:
+        path: The file.
+        name: What messages call it; its path if left out.
+    """
+    name = name or str(path)
     try:
-        content = _content(path)
-    except EaseError as error:
-        return Checked("", str(error))
-    return check_content(content, str(path))
-
-
-def check_content(content: bytes, name: str, limits: ImageLimits = LIMITS) -> Checked:
-    """Whether these bytes can be decoded."""
-    try:
-        check_decodable(content, name, limits)
-    except EaseError as error:
-        return Checked(content_hash(content), str(error))
-    return Checked(content_hash(content), None)
-
-
-def check_decodable(content: bytes, name: str, limits: ImageLimits = LIMITS) -> None:
-    """Refuse bytes that `decode` would refuse."""
-    # A JPEG at an eighth of its size still reads all of the file but computes far less.
-    _read(content, name, limits, 8, lambda image: next(_bands(image)))
-
-
-def _content(path: Path) -> bytes:
-    try:
-        if path.exists() and not path.is_file():  # to open a pipe would be to wait for ever
-            raise EaseError(f"image '{path}' is not a file: remove it")
-        LIMITS.check_bytes(path.stat().st_size, str(path))
+        if path.exists() and not path.is_file():  # opening a pipe would block
+            raise EaseError(f"image '{name}' is not a file: remove it")
+        LIMITS.check_bytes(path.stat().st_size, name)
         return path.read_bytes()
     except (OSError, ValueError) as error:
-        raise _refusal(str(path), error) from error
+        raise _unreadable(name, error) from error
 
 
 def _read(
     content: bytes, name: str, limits: ImageLimits, divisor: int, take: Callable[[Image.Image], Any]
 ) -> Any:
-    """What `take` makes of the decoded picture, whose sides may be divided by 1, 2, 4 or 8 where that is cheap."""
+    """Decode and return `take(image)`. Where it is cheap, the sides are divided by `divisor`: 1, 2, 4 or 8."""
     if not content:
         raise EaseError(f"image '{name}' is empty (0 bytes): copy it again or remove it")
-    if _is_foreign(content):
-        raise foreign(name)
+    if _is_unsupported(content):
+        raise unsupported_format(name)
     try:
         with _open(_Timed(content, name, limits.seconds), name, limits) as image:
             if image.info.get("progressive") and _scans(content) > limits.scans:
@@ -174,7 +194,7 @@ def _read(
     except EaseError:
         raise
     except Exception as error:  # on damaged files Pillow raises almost anything
-        raise _refusal(name, error) from error
+        raise _unreadable(name, error) from error
 
 
 def _open(file: BinaryIO, name: str, limits: ImageLimits) -> Image.Image:
@@ -191,7 +211,7 @@ def _open(file: BinaryIO, name: str, limits: ImageLimits) -> Image.Image:
 
 
 class _Timed(io.BytesIO):
-    """Bytes that cannot be read any more once the time is up. Decoders read a piece at a time."""
+    """Bytes that cannot be read after a deadline. Decoders read a piece at a time."""
 
     def __init__(self, content: bytes, name: str, seconds: float) -> None:
         super().__init__(content)
@@ -199,23 +219,23 @@ class _Timed(io.BytesIO):
         self._until = time.monotonic() + seconds
 
     def read(self, size: int | None = -1) -> bytes:
-        """As of any file, while there is time."""
+        """Read as from any file, or raise `TooLargeError` after the deadline."""
         if time.monotonic() > self._until:
             raise too_large(self._name, f"takes more than {self._seconds:g} seconds to decode")
         return super().read(size)
 
 
 def _reduce(image: Image.Image, divisor: int) -> None:
-    """Let a JPEG be decoded at a fraction of its size: the divisor given, or what brings it under `WHOLE_PIXELS`."""
-    while divisor < 8 and image.width * image.height > WHOLE_PIXELS * divisor**2:
+    """Decode a JPEG at a fraction of its size: by `divisor`, or more to bring it under `LARGE_IMAGE_PIXELS`."""
+    while divisor < 8 and image.width * image.height > LARGE_IMAGE_PIXELS * divisor**2:
         divisor *= 2
     if divisor > 1:
-        # Never less than a pixel: a side of zero would be divided by.
+        # At least one pixel: Pillow would divide by a side of zero.
         image.draft(None, (max(1, image.width // divisor), max(1, image.height // divisor)))
 
 
 def _scans(content: bytes) -> int:
-    """How many scans the picture of a JPEG has. What follows its end, such as the film of a live photo, is left out."""
+    """The number of scans of a JPEG. Data after its end, such as the video of a live photo, is not counted."""
     if (most := content.count(b"\xff\xda")) <= 1:
         return most
     at, scans = 2, 0
@@ -229,20 +249,20 @@ def _scans(content: bytes) -> int:
 
 
 _MARKER = re.compile(rb"\xff[\xc0-\xcf\xd9-\xfe]")
-"""Where the next segment begins: not a byte 0xFF among the data (followed by 0) and not a restart (0xD0 to 0xD7)."""
+"""The start of a segment; not a byte 0xFF within the data (followed by 0) and not a restart (0xD0 to 0xD7)."""
 
 
-def _is_foreign(content: bytes) -> bool:
-    """HEIC and AVIF begin with a box that lists what they are compatible with."""
+def _is_unsupported(content: bytes) -> bool:
+    """Whether this is HEIC or AVIF; both begin with a box that lists compatible formats."""
     size = min(int.from_bytes(content[:4], "big"), 256)
     brands = {content[at : at + 4] for at in (8, *range(16, size, 4))}
-    return content[4:8] == b"ftyp" and not brands.isdisjoint(_FOREIGN_BRANDS)
+    return content[4:8] == b"ftyp" and not brands.isdisjoint(_UNSUPPORTED_BRANDS)
 
 
 def _upright(image: Image.Image) -> Image.Image:
-    """Turned as its EXIF says. Broken EXIF is no reason to refuse a picture that can be seen."""
+    """Turn an image as its EXIF data says. Broken EXIF data is ignored."""
     try:
-        # `exif_transpose` copies a picture that needs no turning.
+        # `exif_transpose` would copy an image that needs no turning.
         turned = image.getexif().get(_ORIENTATION, 1) != 1
         return ImageOps.exif_transpose(image) if turned else image
     except Exception:  # Pillow's EXIF reader raises almost anything
@@ -250,7 +270,7 @@ def _upright(image: Image.Image) -> Image.Image:
 
 
 def _pixels(image: Image.Image) -> Tensor:
-    """A picture as a tensor of its own memory, uint8 RGB [3, H, W]."""
+    """Copy an image into a new tensor, uint8 RGB [3, H, W]."""
     pixels = np.empty((3, image.height, image.width), np.uint8)
     top = 0
     for band in _bands(image):
@@ -260,7 +280,7 @@ def _pixels(image: Image.Image) -> Tensor:
 
 
 def _bands(image: Image.Image) -> Iterator[npt.NDArray[np.uint8]]:
-    """A picture from top to bottom, a few rows at a time, uint8 RGB [h, W, 3]."""
+    """Convert an image from top to bottom, a few rows at a time, to uint8 RGB [h, W, 3]."""
     deep = image.mode.startswith("I") or image.mode == "F"
     to_eight_bits = _to_eight_bits(image) if deep else None
     for band in _rows(image):
@@ -278,13 +298,13 @@ def _rows(image: Image.Image) -> Iterator[Image.Image]:
 def _rgb(image: Image.Image) -> Image.Image:
     if "A" in image.getbands() or "transparency" in image.info:
         front = image.convert("RGBA")
-        paper = Image.new("RGBA", front.size, "white")
-        return Image.alpha_composite(paper, front).convert("RGB")
+        background = Image.new("RGBA", front.size, "white")
+        return Image.alpha_composite(background, front).convert("RGB")
     return image.convert("RGB")
 
 
 def _to_eight_bits(image: Image.Image) -> Callable[[npt.NDArray[Any]], npt.NDArray[np.uint8]]:
-    """How one deep channel becomes grey. Pillow would clip instead of scaling; colours it scales by itself."""
+    """How one channel of more than 8 bits is scaled. Pillow would clip it; it scales colour images correctly."""
     ends = [(values.min(initial=0), values.max(initial=0)) for values in map(np.asarray, _rows(image))]
     low, high = float(np.min(ends)), float(np.max(ends))  # NaN if there is one
     if image.mode == "F" and 0 <= low <= high <= 1:
@@ -296,12 +316,12 @@ def _to_eight_bits(image: Image.Image) -> Callable[[npt.NDArray[Any]], npt.NDArr
     return lambda values: values.astype(np.uint8)
 
 
-def foreign(name: str) -> EaseError:
-    """The error for a photo in a format that is not decoded here."""
-    return EaseError(f"image '{name}' is HEIC or AVIF, which is not read here: convert it to JPEG or PNG")
+def unsupported_format(name: str) -> EaseError:
+    """The error for an image in a format that is not decoded."""
+    return EaseError(f"image '{name}' is HEIC or AVIF, which is not supported: convert it to JPEG or PNG")
 
 
-def _refusal(name: str, error: BaseException) -> EaseError:
+def _unreadable(name: str, error: BaseException) -> EaseError:
     reason = getattr(error, "strerror", None) or " ".join(str(error).split()) or type(error).__name__
     if isinstance(error, Image.UnidentifiedImageError):
         reason = "no image format recognised"

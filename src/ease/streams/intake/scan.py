@@ -1,185 +1,292 @@
-"""Which files of a folder are the images of which class; nothing is decoded here."""
+"""Which files of a folder are the images of which class. Nothing is decoded here.
+
+Links to files and folders are followed, because people link their datasets. A link that leads back to a folder above
+it, or to nothing, is reported.
+"""
 
 from __future__ import annotations
 
+import errno
 import os
-from collections.abc import Collection
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from ease.errors import EaseError, showable
-from ease.filesystem import (
-    entries,
-    explain,
-    explained,
-    is_folder,
-    is_inside,
-    resolved,
-    shown,
-    what_is,
-)
-from ease.streams.datasets.registry import Unreadable
-from ease.streams.intake.decode import EXTENSIONS, FOREIGN, foreign
+from ease.filesystem import explain, explained, is_folder, resolved, shown, what_is
+from ease.streams.intake.decode import IMAGE_EXTENSIONS, UNSUPPORTED_EXTENSIONS, unsupported_format
+from ease.streams.intake.names import is_system_file, list_files
+
+Unreadable = Literal["skip", "refuse"]
+"""What to do with an image that cannot be used: leave it out with a note, or raise an error."""
+
+Layout = Literal["auto", "split", "flat"]
+"""How a folder is organised.
+
+`split`: train/CLASS and test/CLASS (or val/CLASS); a folder without test/ has training images only.
+`flat`: CLASS folders, whatever they are called.
+`auto`: `split` if there are train/ and test/ (or val/), otherwise `flat`.
+"""
 
 Classes = dict[str, list[Path]]
 """Class name -> its image files, both in the order of their names."""
 
+MAX_FOLDERS = 1_000_000
+"""Folders that one scan enters. Links to links can multiply a few folders without forming a cycle."""
+
+FolderId = tuple[int, int]
+"""Device and inode."""
+
 
 @dataclass
 class FolderScan:
-    """What a folder holds, and what is to be said about it.
+    """What a folder holds.
 
     Attributes:
-        root: the folder, links resolved.
-        unreadable: what to do with a file that cannot be used.
-        split: only train/CLASS and test/CLASS count; without it, CLASS folders do too.
-        keep_empty: a class folder without images is kept, to be reported, instead of refused.
-        flat: every folder is a class, whatever it is called.
-        train: the images to train on; all images where there is no test folder.
-        test: the images to test on; None where the folder leaves the choice to us.
-        notes: what a reader of the results should know.
-        skipped: files that cannot be used, relative to the root -> why.
-        others: files that are no images, relative to the root.
-        hidden: files and folders that were not looked at, relative to the root.
+        root: The folder, with links resolved.
+        unreadable: What to do with a file that cannot be used.
+        train: The images to train on; all images where there is no test folder.
+        test: The images to test on; None where there is no test folder.
+        notes: One line each for what a reader of the results should know.
+        skipped: Files that cannot be used, relative to the root -> why.
+        other_files: Files that are not images of a class, relative to the root.
+        hidden: Hidden files and folders, relative to the root.
     """
 
     root: Path
     unreadable: Unreadable = "refuse"
-    split: bool = False
-    keep_empty: bool = False
-    flat: bool = False
     train: Classes = field(default_factory=dict)
     test: Classes | None = None
     notes: list[str] = field(default_factory=list)
     skipped: dict[str, str] = field(default_factory=dict)
-    others: list[str] = field(default_factory=list)
+    other_files: list[str] = field(default_factory=list)
     hidden: list[str] = field(default_factory=list)
 
-    def refuse_or_skip(self, path: Path, line: str) -> None:
-        """A file that cannot be used: an error, or a note where the user asked for that."""
+    def refuse_or_skip(self, path: Path, reason: str) -> None:
+        """Raise an error for a file that cannot be used, or record it as skipped, as `unreadable` says."""
         if self.unreadable == "refuse":
-            raise EaseError(f"{line}, or skip unreadable files")
-        self.skipped[self.short(path)] = line
+            raise EaseError(f"{reason}, or skip unreadable files")
+        self.skipped[self.relative_name(path)] = reason
 
-    def left_out(self) -> list[str]:
-        """One line each for the files that cannot be used and those that are no images."""
+    def skipped_notes(self) -> list[str]:
+        """One line each for the files that cannot be used and for those that are not images."""
         lines = []
         if self.skipped:
-            lines.append(f"skipped {some_of(list(self.skipped))}: cannot be read")
-        if self.others:
-            lines.append(f"left out {some_of(self.others)}: no image of a class")
+            lines.append(f"skipped {list_files(list(self.skipped))}: cannot be read")
+        if self.other_files:
+            lines.append(f"left out {list_files(self.other_files)}: not an image of a class")
         return lines
 
-    def look(self) -> None:
-        """Find the classes. A lone `train` folder is a class: CIFAR-100 has one of that name."""
-        for beside in () if self.flat else ("test", "val"):
-            if is_folder(self.root / "train") and is_folder(self.root / beside):
-                self.train, self.test = self._classes(self.root / "train"), self._classes(self.root / beside)
-                if beside == "val":
-                    self.notes.append("no test/ found: val/ is used for testing")
-                return
-        self.train = self._classes(self.root / "train" if self.split else self.root)
-
-    def _classes(self, folder: Path) -> Classes:
-        classes: Classes = {}
-        for entry in entries(folder):
-            if self._is_hidden(entry):
-                continue
-            if not entry.is_dir():
-                self.others.append(self.short(entry))
-            elif not self._is_linked(entry):
-                classes[entry.name] = self._images(entry)
-        return classes
-
-    def _images(self, folder: Path) -> list[Path]:
-        found: list[Path] = []
-        already = len(self.skipped)
-        for here, folders, files in os.walk(folder, onerror=_give_up):
-            folders[:] = sorted(f for f in folders if self._is_entered(Path(here) / f))
-            for path in (Path(here) / file for file in sorted(files)):
-                if self._is_hidden(path):
-                    continue
-                if path.suffix.lower() in FOREIGN:
-                    self.refuse_or_skip(path, str(foreign(str(path))))
-                elif path.suffix.lower() not in EXTENSIONS:
-                    self.others.append(self.short(path))
-                elif path.is_symlink() and not is_inside(path, self.root):
-                    line = f"image '{path}' is a link that leads out of '{self.root}': put a copy there"
-                    self.refuse_or_skip(path, line)
-                else:
-                    found.append(path)
-        if not found and len(self.skipped) == already and not self.keep_empty:
-            raise EaseError(f"class folder '{folder}' has no image in it: add some or remove the folder")
-        return sorted(found)
-
-    def _is_entered(self, folder: Path) -> bool:
-        return not self._is_hidden(folder) and not self._is_linked(folder)
-
-    def _is_hidden(self, path: Path) -> bool:
-        """What systems and programs leave behind is nobody's photo."""
-        if not (path.name.startswith(".") or path.name == "__MACOSX"):
-            return False
-        self.hidden.append(self.short(path))
-        return True
-
-    def _is_linked(self, folder: Path) -> bool:
-        """Links to folders may lead out of the root or in circles, so none is followed."""
-        if not folder.is_symlink():
-            return False
-        self.refuse_or_skip(folder, f"'{folder}' is a link to a folder: put the folder itself there")
-        return True
-
-    def short(self, path: Path) -> str:
-        """A file as messages name it."""
+    def relative_name(self, path: Path) -> str:
+        """The name of a file in messages: its path relative to the root."""
         return showable(path.relative_to(self.root).as_posix())
 
 
 def scan_folder(
-    root: Path,
-    unreadable: Unreadable = "refuse",
-    *,
-    split: bool = False,
-    keep_empty: bool = False,
-    flat: bool = False,
+    root: Path, unreadable: Unreadable = "refuse", *, layout: Layout = "auto", keep_empty: bool = False
 ) -> FolderScan:
-    """Look through `train/CLASS/**` and `test/CLASS/**` (or `val/`), or `CLASS/**`; see `FolderScan`."""
+    """Find the image files of every class in a folder.
+
+    Args:
+        root: The folder. Folders inside a class folder belong to that class.
+        unreadable: What to do with a file that cannot be used.
+        layout: How the folder is organised, see `Layout`.
+        keep_empty: Keep a class folder without images instead of raising an error.
+
+    Returns:
+        The files found; none of them has been opened.
+
+    Raises:
+        EaseError: The folder does not exist or cannot be listed, or a file cannot be used.
+    """
     found = what_is(root)
     if found != "folder":
-        what = "does not exist" if found == "missing" else "is a file"
+        problem = "does not exist" if found == "missing" else "is a file"
         raise EaseError(
-            f"folder '{shown(root)}' {what}: give a folder that holds one folder of images per class"
+            f"folder '{shown(root)}' {problem}: give a folder that holds one folder of images per class"
         )
-    scan = FolderScan(resolved(root), unreadable, split, keep_empty, flat)
+    scan = FolderScan(resolved(root), unreadable)
     with explained("look through", scan.root):
-        scan.look()
+        search = _Search(scan, keep_empty)
+        for test in ("test", "val") if layout != "flat" else ():
+            # A lone `train` folder is a class: CIFAR-100 has one of that name.
+            if is_folder(scan.root / "train") and is_folder(scan.root / test):
+                scan.train, scan.test = search.classes("train"), search.classes(test)
+                if test == "val":
+                    scan.notes.append("no test/ found: val/ is used for testing")
+                return scan
+        scan.train = search.classes("train" if layout == "split" else ".")
     return scan
 
 
-def find_files(folder: Path, endings: Collection[str]) -> list[Path]:
-    """Files with these endings in a folder at any depth, in the order of their names; hidden ones are left out.
+def find_images(places: Sequence[Path | str]) -> list[Path]:
+    """List image files.
 
-    A folder that cannot be listed, or is a link, is refused: its images must not be missed unseen.
+    Args:
+        places: Files, and folders that are searched at any depth.
+
+    Returns:
+        The files given and the images found in folders, in the order of their names.
+
+    Raises:
+        EaseError: A place does not exist, a folder has no image, or a link leads to nothing or back.
     """
     found: list[Path] = []
-    for here, folders, files in os.walk(folder, onerror=_give_up):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        for inner in (Path(here) / name for name in folders):
-            if inner.is_symlink():
-                raise EaseError(f"'{inner}' is a link to a folder: give the folder itself too")
-        found += [
-            Path(here) / name
-            for name in files
-            if not name.startswith(".") and os.path.splitext(name)[1].lower() in endings
-        ]
-    return sorted(found)
+    for place in map(Path, places):
+        kind = what_is(place)
+        if kind == "folder":
+            wanted = IMAGE_EXTENSIONS | UNSUPPORTED_EXTENSIONS
+            with explained("look through", place):
+                files = _walk(place, _FolderCount(), _refuse, _ignore)
+                own = sorted(path for path in files if path.suffix.lower() in wanted)
+            if not own:
+                raise EaseError(
+                    f"folder '{place}' has no image in it: give one that has, or the images themselves"
+                )
+            found += own
+        elif kind == "missing":
+            raise EaseError(f"'{shown(place)}' does not exist: check the path")
+        else:
+            found.append(place)
+    return found
 
 
-def _give_up(error: OSError) -> None:
-    """A folder that cannot be listed must not vanish unseen."""
-    raise explain("list the folder", error.filename, error) from error
+class _Search:
+    """Fills a scan with the classes below its root."""
+
+    def __init__(self, scan: FolderScan, keep_empty: bool) -> None:
+        self._scan, self._keep_empty = scan, keep_empty
+        self._folders = _FolderCount()
+
+    def classes(self, part: str) -> Classes:
+        """The classes in the root (part `.`), in train/ or in test/."""
+        folder = self._scan.root / part
+        above = frozenset({_folder_id(self._scan.root), _folder_id(folder)})
+        classes: Classes = {}
+        for entry in _entries(folder):
+            path = folder / entry.name
+            if is_system_file(entry.name):
+                self._hide(path)
+            elif (kind := _kind(entry)) == "file":
+                self._scan.other_files.append(self._scan.relative_name(path))
+            elif kind == "dangling":
+                self._scan.refuse_or_skip(path, _dangling(path))
+            elif _folder_id(path) in above:
+                self._scan.refuse_or_skip(path, _cycle(path))
+            else:
+                classes[entry.name] = self._images(path, above)
+        return classes
+
+    def _images(self, folder: Path, above: frozenset[FolderId]) -> list[Path]:
+        scan, skipped = self._scan, len(self._scan.skipped)
+        found: list[Path] = []
+        for path in _walk(folder, self._folders, scan.refuse_or_skip, self._hide, above):
+            if path.suffix.lower() in UNSUPPORTED_EXTENSIONS:
+                scan.refuse_or_skip(path, str(unsupported_format(str(path))))
+            elif path.suffix.lower() not in IMAGE_EXTENSIONS:
+                scan.other_files.append(scan.relative_name(path))
+            else:
+                found.append(path)
+        if not found and len(scan.skipped) == skipped and not self._keep_empty:
+            raise EaseError(f"class folder '{folder}' has no image in it: add some or remove the folder")
+        return sorted(found)
+
+    def _hide(self, path: Path) -> None:
+        self._scan.hidden.append(self._scan.relative_name(path))
 
 
-def some_of(names: list[str], most: int = 5) -> str:
-    """A list for one line: how many, and the first few."""
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return f"{len(names)} files ({', '.join(names[:most])}{more})" if len(names) > 1 else names[0]
+class _FolderCount:
+    """Counts the folders that a scan enters."""
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    def enter(self, folder: Path) -> None:
+        """Raise an error if too many folders have been entered."""
+        self._count += 1
+        if self._count > MAX_FOLDERS:
+            raise EaseError(
+                f"'{folder}' is one of more than {MAX_FOLDERS:,} folders: check whether links repeat some of them"
+            )
+
+
+def _walk(
+    folder: Path,
+    folders: _FolderCount,
+    problem: Callable[[Path, str], None],
+    hide: Callable[[Path], None],
+    above: frozenset[FolderId] = frozenset(),
+) -> Iterator[Path]:
+    """The files of a folder at any depth.
+
+    Args:
+        folder: Where to begin.
+        folders: Counts the folders.
+        problem: Called with a link that cannot be followed, and why.
+        hide: Called with hidden files and folders, which are left out.
+        above: Ids of the folders that contain it, as it was reached.
+    """
+    waiting = [(folder, above)]
+    while waiting:
+        here, above = waiting.pop()
+        folders.enter(here)
+        own = _folder_id(here)
+        if own in above:
+            problem(here, _cycle(here))
+            continue
+        branch, inner = above | {own}, []
+        for entry in _entries(here):
+            path = here / entry.name
+            if is_system_file(entry.name):
+                hide(path)
+            elif (kind := _kind(entry)) == "folder":
+                inner.append((path, branch))
+            elif kind == "file":
+                yield path
+            else:
+                problem(path, _dangling(path))
+        waiting += reversed(inner)
+
+
+def _folder_id(folder: Path) -> FolderId:
+    """What identifies a folder, whatever path leads to it."""
+    facts = os.stat(folder)
+    return facts.st_dev, facts.st_ino
+
+
+def _entries(folder: Path) -> list[os.DirEntry[str]]:
+    """The content of a folder by name. One that cannot be listed is an error: its images must not be missed."""
+    try:
+        with os.scandir(folder) as found:
+            return sorted(found, key=lambda entry: entry.name)
+    except OSError as error:
+        raise explain("list the folder", folder, error) from error
+
+
+def _kind(entry: os.DirEntry[str]) -> Literal["file", "folder", "dangling"]:
+    if not entry.is_symlink():
+        return "folder" if entry.is_dir() else "file"
+    try:
+        os.stat(entry.path)
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+            return "dangling"
+        raise explain("follow the link", entry.path, error) from error
+    return "folder" if entry.is_dir() else "file"
+
+
+def _cycle(folder: Path) -> str:
+    return f"folder '{folder}' is a link to '{os.path.realpath(folder)}', which contains it: remove the link"
+
+
+def _dangling(path: Path) -> str:
+    return f"link '{path}' leads to '{os.readlink(path)}', which does not exist: repair or remove the link"
+
+
+def _refuse(path: Path, reason: str) -> None:
+    raise EaseError(reason)
+
+
+def _ignore(path: Path) -> None:
+    pass

@@ -1,5 +1,5 @@
-"""`glyphs`: characters drawn with the fonts that come with matplotlib."""
+"""`glyphs`: characters drawn with the fonts of matplotlib."""
 
-from ease.streams.datasets.glyphs.dataset import load_glyphs
+from ease.streams.datasets.glyphs.dataset import Glyphs
 
-__all__ = ["load_glyphs"]
+__all__ = ["Glyphs"]

@@ -1,4 +1,4 @@
-"""The characters of `glyphs` and the fonts that draw them: all of them ship with matplotlib."""
+"""The characters of `glyphs` and their fonts, which are part of matplotlib."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TRAIN_FONTS = (
     "DejaVuSerif-Italic",
 )
 TEST_FONTS = ("STIXGeneral", "STIXGeneralBol", "cmr10", "cmb10", "cmss10", "cmtt10")
-"""No family is in both: a method has to know the letter, not the typeface."""
+"""No font family is in both lists: a method has to learn the letter, not the typeface."""
 
 
 @dataclass(frozen=True)
@@ -25,10 +25,10 @@ class Character:
     """One class.
 
     Attributes:
-        name: readable, and safe as a folder name on file systems that ignore case.
-        sign: the character.
-        glyph: its PostScript name, by which a font can be checked.
-        cm: the character under which Computer Modern keeps it, if that is another one.
+        name: Name of the class; safe as a folder name on file systems that ignore case.
+        sign: The character.
+        glyph: Its PostScript name, by which a font can be checked.
+        cm: The code under which the Computer Modern fonts have it, if that is another one.
     """
 
     name: str
@@ -37,7 +37,7 @@ class Character:
     cm: str | None = None
 
     def code(self, font: str) -> str:
-        """What to ask this font for."""
+        """The code of the character in this font."""
         return self.cm if self.cm is not None and font.startswith("cm") else self.sign
 
 
@@ -54,7 +54,7 @@ _SIGNS = {
     "plus": "+",
     "question": "?",
 }
-_GREEK = {  # with the place where Computer Modern keeps it
+_GREEK = {  # with the code in Computer Modern
     "Delta": ("Δ", "\xa2"),
     "Sigma": ("Σ", "\xa7"),
     "Phi": ("Φ", "\xa9"),
@@ -62,8 +62,8 @@ _GREEK = {  # with the place where Computer Modern keeps it
     "Omega": ("Ω", "\xad"),
 }
 
-# No twins: of 0 O o, C c, K k, P p, S s, U u, V v, W w, X x, Z z one is here; of 1 I l the digit. Left out because
-# they come too near to others in some typeface: g (8), j, q (9), y, and the Greek letters that look like A, H, F or O.
+# Characters that look alike are left out: of 0 O o, C c, K k, P p, S s, U u, V v, W w, X x, Z z one is here; of 1 I l
+# the digit. So are those that resemble others in some font: g (8), j, q (9), y, and Greek letters like A, H, F or O.
 CHARACTERS = (
     *(Character(c, c, c) for c in "ABCDEFGHJKLMNOPQRSTUVWXYZ"),
     *(Character(f"{c}-lower", c, c) for c in "abdefhimnrt"),
@@ -74,7 +74,7 @@ CHARACTERS = (
 
 
 def font_file(font: str) -> Path:
-    """Where matplotlib keeps it."""
+    """The file of a font of matplotlib."""
     import matplotlib
 
     return Path(matplotlib.get_data_path()) / "fonts" / "ttf" / f"{font}.ttf"

@@ -1,7 +1,6 @@
-"""60 letters, digits and signs in the typefaces that ship with matplotlib: a benchmark that needs no download.
+"""60 letters, digits and signs in the fonts of matplotlib: a benchmark that needs no download.
 
-Training and test images come from different font families, so a method has to know the letter, not the typeface.
-Neither trivial nor hopeless for the embedded ViT: see the figures in the docs.
+Training and test images come from different font families, so a method has to learn the letter, not the typeface.
 """
 
 from __future__ import annotations
@@ -18,49 +17,52 @@ import numpy as np
 import numpy.typing as npt
 
 from ease.streams.datasets.glyphs.characters import CHARACTERS, TEST_FONTS, TRAIN_FONTS
-from ease.streams.datasets.glyphs.rendering import SIDE, Look, print_character
-from ease.streams.datasets.registry import Request, dataset
+from ease.streams.datasets.glyphs.rendering import SIDE, RenderingStyle, render_character
+from ease.streams.datasets.registry import DatasetLoader, DatasetRequest
 from ease.streams.images import ImageSet
 from ease.streams.stream import Augmentation, Dataset
 
 VERSION = 1
-"""Raised when the drawing changes for equal settings."""
+"""Increased when the images change for equal settings."""
 
 SEED = 2024
-LOOK = Look()
+STYLE = RenderingStyle()
 PARTS = {"train": (TRAIN_FONTS, 45), "test": (TEST_FONTS, 18)}
-"""The fonts of each part, and how many images of each class; the fonts take turns."""
+"""The fonts of each part and the number of images per class; fonts are used in turn."""
 
 Images = dict[str, npt.NDArray[np.uint8]]
-"""For each part uint8 [N, 64, 64, 3], class by class."""
+"""Part -> uint8 RGB [N, 64, 64, 3], class by class."""
 
 
-@dataset(
-    "glyphs", "60 letters, digits and signs, 64x64, 2,700 train / 1,080 test in other typefaces; built in"
-)
-def load_glyphs(request: Request) -> Dataset:
-    """Drawn on first use, then read from the cache."""
-    path = cache_folder() / f"glyphs-{settings_hash()}.npz"
-    images = _from_cache(path)
-    if images is None:
-        images = draw()
-        _to_cache(path, images)
-    labels = {part: np.repeat(np.arange(len(CHARACTERS)), count) for part, (_, count) in PARTS.items()}
-    return Dataset(
-        name="glyphs",
-        class_names=tuple(character.name for character in CHARACTERS),
-        train=ImageSet.of_arrays(images["train"], labels["train"]),
-        test=ImageSet.of_arrays(images["test"], labels["test"]),
-        augmentation=Augmentation(scale=(0.6, 1.0), flip=False),  # letters must stay letters
-    )
+class Glyphs(DatasetLoader):
+    """Images that are drawn on first use and then read from the cache."""
+
+    name = "glyphs"
+    about = "60 letters, digits and signs, 64x64, 2,700 train / 1,080 test in other typefaces; built in"
+
+    def load(self, request: DatasetRequest) -> Dataset:
+        """See `DatasetLoader`."""
+        path = cache_folder() / f"glyphs-{settings_hash()}.npz"
+        images = _from_cache(path)
+        if images is None:
+            images = draw()
+            _to_cache(path, images)
+        labels = {part: np.repeat(np.arange(len(CHARACTERS)), count) for part, (_, count) in PARTS.items()}
+        return Dataset(
+            name=self.name,
+            class_names=tuple(character.name for character in CHARACTERS),
+            train=ImageSet.of_arrays(images["train"], labels["train"]),
+            test=ImageSet.of_arrays(images["test"], labels["test"]),
+            augmentation=Augmentation.for_characters(),
+        )
 
 
 def draw() -> Images:
-    """All images, always the same: every image has its own seed."""
+    """Draw all images. Every image has its own seed, so that they are always the same."""
     return {
         part: np.stack(
             [
-                print_character(character, fonts[i % len(fonts)], LOOK, (SEED, number, c, i))
+                render_character(character, fonts[i % len(fonts)], STYLE, (SEED, number, c, i))
                 for c, character in enumerate(CHARACTERS)
                 for i in range(count)
             ]
@@ -70,14 +72,14 @@ def draw() -> Images:
 
 
 def settings_hash() -> str:
-    """Names everything that decides the images, the libraries that draw them included."""
+    """A hash of everything that decides the images, including the libraries that draw them."""
     import matplotlib
     import PIL
     from PIL import features
 
     settings = {
         "version": [VERSION, SEED, SIDE],
-        "look": asdict(LOOK),
+        "style": asdict(STYLE),
         "parts": PARTS,
         "characters": [asdict(character) for character in CHARACTERS],
         "drawn by": [PIL.__version__, features.version("freetype2"), matplotlib.__version__],
@@ -86,7 +88,7 @@ def settings_hash() -> str:
 
 
 def cache_folder() -> Path:
-    """`$EASE_CACHE`, else `$XDG_CACHE_HOME/ease`, else `~/.cache/ease`."""
+    """The folder for cached images: `$EASE_CACHE`, else `$XDG_CACHE_HOME/ease`, else `~/.cache/ease`."""
     if os.environ.get("EASE_CACHE"):
         return Path(os.environ["EASE_CACHE"]).expanduser()
     if os.environ.get("XDG_CACHE_HOME"):
@@ -99,7 +101,7 @@ def _from_cache(path: Path) -> Images | None:
         with np.load(path, allow_pickle=False) as stored:
             images = {part: stored[part] for part in PARTS}
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
-        return None  # not there or damaged: draw again
+        return None  # missing or damaged: the images are drawn again
     for part, (_, count) in PARTS.items():
         if images[part].dtype != np.uint8 or images[part].shape != (len(CHARACTERS) * count, SIDE, SIDE, 3):
             return None
@@ -107,7 +109,7 @@ def _from_cache(path: Path) -> Images | None:
 
 
 def _to_cache(path: Path, images: Images) -> None:
-    """Written beside and then moved, so that no one ever reads half a file."""
+    """Write to a temporary file and rename it, so that an incomplete file is never read."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".part", delete=False) as file:
@@ -119,4 +121,4 @@ def _to_cache(path: Path, images: Images) -> None:
                 raise
         os.replace(file.name, path)
     except OSError:
-        pass  # a cache that cannot be written costs seconds, not the work
+        pass  # without a cache the images are drawn again, which takes seconds
