@@ -33,9 +33,11 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from ease import Classifier
+from ease.app.prediction import Predictions
 from ease.app.server.api import make_app
 from ease.app.server.guard import Limits, is_loopback, without_paths
 from ease.errors import EaseError
+from ease.experiments.predictor import PredictionCancelledError
 from ease.storage.model_directory import ModelDirectory
 from ease.streams.intake.decode import LARGE_IMAGE_PIXELS
 from ease.streams.intake.limits import ImageLimits
@@ -792,6 +794,31 @@ def test_only_files_of_the_page_are_served(
         answer = world.client.get("/assets/app.js")
         assert (answer.text, answer.headers["Content-Type"]) == ("app.js", "text/javascript; charset=utf-8")
         sentence(world.client.get("/assets/notes.py"), 404)
+
+
+def test_the_server_the_command_and_python_give_the_same_document(
+    standing: World, model: Path, tmp_path: Path, pictures: dict[str, list[np.ndarray]]
+) -> None:
+    (tmp_path / "0.png").write_bytes(png(pictures["d0"][5]))
+    answer = standing.client.post("/predict", files=images(pictures["d0"][5])).json()
+    command = json.loads(ease("predict", tmp_path / "0.png", "--model", model, "--json").stdout)
+    for found in (answer, command):
+        assert Predictions.model_validate(found).model_dump(mode="json") == found
+        assert found["version"] == 1
+    assert answer["predictions"][0]["file"] == "0.png"
+    (expected,) = Classifier.open(model).predict(tmp_path / "0.png")
+    assert Predictions.model_validate(command).predictions[0].names == expected.names
+
+
+def test_a_prediction_that_nobody_waits_for_is_not_computed(
+    standing: World, pictures: dict[str, list[np.ndarray]]
+) -> None:
+    served = standing.service.ready()
+    pixels, left = served.classifier.pixels([pictures["d0"][5]]), threading.Event()
+    left.set()
+    with pytest.raises(PredictionCancelledError):
+        standing.service.model.submit(pixels, 1, left).result(60)
+    assert len(standing.service.model.submit(pixels, 1).result(60).predictions) == 1
 
 
 # --- the command ----------------------------------------------------------------------------------
