@@ -17,6 +17,7 @@ from ease.config import resolve
 from ease.errors import EaseError
 from ease.experiments import grid as grid_module
 from ease.experiments.grid import Cell, Grid
+from ease.experiments.record import RunRecord
 from ease.experiments.run import start_run
 from ease.methods.simplecil import SimpleCIL
 from ease.storage.lock import WriterLock
@@ -32,9 +33,9 @@ def cell(method: str = "ease", shares: str | None = None, **options: Any) -> Cel
     return Cell(*resolve(given), shares=shares)
 
 
-def comparable(record: dict[str, Any] | None) -> dict[str, Any]:
+def comparable(record: RunRecord | None) -> dict[str, Any]:
     assert record is not None
-    return {key: value for key, value in record.items() if key not in MAY_DIFFER}
+    return {key: value for key, value in record.as_json().items() if key not in MAY_DIFFER}
 
 
 def test_a_finished_cell_is_never_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,7 +99,7 @@ def test_an_interrupted_grid_goes_on_and_comes_to_the_same(
     whole, broken = Grid(tmp_path / "whole"), Grid(tmp_path / "broken")
     whole.run(cells)
 
-    def interrupted(*args: Any, **kwargs: Any) -> dict[str, Any]:
+    def interrupted(*args: Any, **kwargs: Any) -> RunRecord:
         if args[0].method == "ease":
             raise KeyboardInterrupt
         return start_run(*args, **kwargs)
@@ -177,7 +178,7 @@ def test_cells_that_share_train_once_and_find_what_they_would_alone(tmp_path: Pa
     ours, theirs = [shared.record(c) for c in sharing], [alone.record(c) for c in lonely]
     assert [comparable(record) for record in ours] == [comparable(record) for record in theirs]
     assert all(record is not None for record in ours)
-    trained = [record["forward_passes"]["train"] - record["passes_reused"] for record in ours if record]
+    trained = [record.forward_passes.train - record.passes_reused for record in ours if record]
     assert trained == [60, 0, 0]
-    assert all(record["passes_reused"] == 0 for record in theirs if record)
-    assert len(list((tmp_path / "shared" / "shelf" / "trainings").iterdir())) == 2  # one for each task
+    assert all(record.passes_reused == 0 for record in theirs if record)
+    assert len(list((tmp_path / "shared" / "shared" / "trainings").iterdir())) == 2  # one for each task

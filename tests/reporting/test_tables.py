@@ -1,4 +1,4 @@
-"""The comparison table in its four dresses."""
+"""The comparison table in the terminal, as Markdown, as CSV and as LaTeX."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ import pytest
 from rich.console import Console
 
 from ease.errors import EaseError
+from ease.experiments.record import RunRecord
 from ease.reporting.series import group, method_title
 from ease.reporting.tables import comparison, count_text, percent_text, seconds_text
 
-Make = Callable[..., dict[str, Any]]
+Make = Callable[..., RunRecord]
 
 
 def printed(table: Any, width: int) -> str:
@@ -30,13 +31,13 @@ def best(table: Any) -> dict[str, list[str]]:
     }
 
 
-def test_the_best_of_each_column_is_marked(three_methods: list[dict]) -> None:
+def test_the_best_of_each_column_is_marked(three_methods: list[RunRecord]) -> None:
     marked = best(comparison(three_methods))
     assert marked["average"] == marked["last"] == marked["forgetting"] == ["ease"]
     assert marked["trained"] == marked["trained_per_task"] == marked["stored"] == ["simplecil"]
 
 
-def test_a_column_of_equal_figures_has_no_best(three_methods: list[dict]) -> None:
+def test_a_column_of_equal_figures_has_no_best(three_methods: list[RunRecord]) -> None:
     assert best(comparison(three_methods))["passes"] == []
 
 
@@ -82,7 +83,7 @@ def test_streams_are_told_apart_and_compared_within_themselves(make_record: Make
         make_record("simplecil", dataset="digits", last=60.0),
     ]
     table = comparison(records)
-    assert table.place_fields == ["dataset"]
+    assert table.benchmark_fields == ["dataset"]
     assert [table.names(row) for row in table.rows] == [
         ["glyphs", "EASE"],
         ["glyphs", "SimpleCIL"],
@@ -90,7 +91,7 @@ def test_streams_are_told_apart_and_compared_within_themselves(make_record: Make
         ["digits", "SimpleCIL"],
     ]
     assert [row.cells[1].best for row in table.rows] == [True, False, False, True]
-    assert [table.starts_place(number) for number in range(4)] == [False, False, True, False]
+    assert [table.starts_benchmark(number) for number in range(4)] == [False, False, True, False]
     assert table.latex().count(r"\midrule") == 2
 
 
@@ -105,7 +106,7 @@ def test_eighty_columns_hold_every_figure_whole(make_record: Make) -> None:
     assert max(map(len, narrow.splitlines())) <= 80
 
 
-def test_a_very_narrow_terminal_keeps_the_names(three_methods: list[dict]) -> None:
+def test_a_very_narrow_terminal_keeps_the_names(three_methods: list[RunRecord]) -> None:
     text = printed(comparison(three_methods), 40)
     assert "SimpleCIL  93.28  88.55        7.50" in text
     assert "…" not in text
@@ -118,7 +119,7 @@ def test_terminal_markup_and_control_characters_in_names_are_only_text(make_reco
     assert "\x1b" not in text
 
 
-def test_markdown_is_a_table_with_the_best_in_bold(three_methods: list[dict]) -> None:
+def test_markdown_is_a_table_with_the_best_in_bold(three_methods: list[RunRecord]) -> None:
     lines = comparison(three_methods).markdown().splitlines()
     assert len(lines) == 5
     assert len({line.count("|") for line in lines}) == 1
@@ -129,7 +130,7 @@ def test_markdown_is_a_table_with_the_best_in_bold(three_methods: list[dict]) ->
 def test_markdown_and_latex_escape_names(make_record: Make) -> None:
     records = [make_record(), make_record(dataset=r"a|b_<i>&50%\x")]
     table = comparison(records)
-    assert r"a\|b\_\<i\>&50%\\x" in table.markdown()
+    assert r"a\|b\_&lt;i&gt;&amp;50%\\x" in table.markdown()
     assert r"a|b\_<i>\&50\%\textbackslash{}x" in table.latex()
 
 
@@ -188,15 +189,13 @@ def test_methods_are_named_as_their_papers_name_them() -> None:
 
 
 def test_records_that_cannot_be_shown_say_so_in_one_line(make_record: Make) -> None:
-    unfinished = make_record()
-    del unfinished["forgetting"]
     with pytest.raises(EaseError, match="lacks forgetting"):
-        group([unfinished])
+        make_record(forgetting=None)
     with pytest.raises(EaseError, match="no record"):
         group([])
-    with pytest.raises(EaseError, match="format 2"):
-        group([make_record(format=2)])
+    with pytest.raises(EaseError, match="format 3"):
+        make_record(format=3)
     with pytest.raises(EaseError, match="stages"):
-        group([make_record(accuracy=[1.0])])
+        make_record(accuracy=[1.0])
     with pytest.raises(EaseError, match="JSON object"):
-        group([[]])  # type: ignore[list-item]
+        RunRecord.parse([])
