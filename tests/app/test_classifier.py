@@ -328,7 +328,7 @@ def test_a_hurry_is_for_predictions_and_leaves_no_trace(
     assert torch.equal(Classifier.open(hurried.path).logits(several), calm.logits(several))
     first, second = (ModelDirectory(c.path).manifest() for c in (calm, hurried))
     for part in ("calibration", "passes_per_image", "settings", "classes"):
-        assert first[part] == second[part]
+        assert getattr(first, part) == getattr(second, part)
     assert hurried.renewed().logits(several).shape == (12, 10)
     with pytest.raises(EaseError, match="budget of 0"):
         Classifier.open(grown.path, budget=0)

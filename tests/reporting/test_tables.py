@@ -12,6 +12,7 @@ from rich.console import Console
 
 from ease.errors import EaseError
 from ease.experiments.record import RunRecord
+from ease.methods import find_method
 from ease.reporting.series import group, method_title
 from ease.reporting.tables import comparison, count_text, percent_text, seconds_text
 
@@ -199,3 +200,36 @@ def test_records_that_cannot_be_shown_say_so_in_one_line(make_record: Make) -> N
         make_record(accuracy=[1.0])
     with pytest.raises(EaseError, match="JSON object"):
         RunRecord.parse([])
+
+
+def test_memory_and_hardware_do_not_split_a_method(make_record: Make) -> None:
+    configs = [{"seed": seed, "image_memory": 100 * seed, "compile": seed == 2} for seed in (1, 2)]
+    (row,) = comparison([make_record(seed=c["seed"], config=c) for c in configs]).rows
+    assert row.series.seeds == [1, 2]
+
+
+def test_a_setting_that_is_younger_than_a_record_counts_as_its_default(make_record: Make) -> None:
+    settings = find_method("ease").Settings().model_dump(mode="json")
+    older = {key: value for key, value in settings.items() if key != "beta"}
+    configs = [{"settings": settings}, {"settings": older}]
+    records = [make_record(seed=seed, config=config) for seed, config in enumerate(configs)]
+    assert len(comparison(records).rows) == 1
+    assert len(comparison([*records, make_record(config={"settings": {**settings, "beta": 0.5}})]).rows) == 2
+
+
+@pytest.mark.parametrize("name", ["=1+1", "+x", "-x", "@SUM(A1)", "\t=1", " =1"])
+def test_no_name_is_a_formula_in_a_spreadsheet(make_record: Make, name: str) -> None:
+    (row,) = csv.DictReader(io.StringIO(comparison([make_record(method=name, label=name)]).csv()))
+    assert not any(row[key].strip().startswith(tuple("=+-@")) for key in ("method", "label"))
+    rows = list(csv.DictReader(io.StringIO(comparison([make_record(forgetting=-1.5)]).csv())))
+    assert rows[0]["forgetting"] == "-1.5"  # numbers stay numbers
+
+
+@pytest.mark.parametrize(
+    "name", ["<script>alert(1)</script>", "<img src=x onerror=y>", "a\n\n<b>", "&lt;i&gt;"]
+)
+def test_no_name_is_html_in_markdown(make_record: Make, name: str) -> None:
+    text = comparison([make_record(label=name), make_record(dataset=name)]).markdown()
+    assert "<" not in text
+    assert "lt;" in text
+    assert len(text.splitlines()) == 4
