@@ -279,7 +279,7 @@ def test_other_images_at_another_place_are_not_taken_for_the_same(tmp_path: Path
     here, there = photos(tmp_path / "here"), photos(tmp_path / "there", shade=1)
     grid.run([on(here)])
     with pytest.raises(
-        EaseError, match="was made with other images, from data_root = .*here: choose another --out"
+        EaseError, match=r"was made with other images, from data_root = .*here: choose another --out"
     ):
         grid.run([on(there)])
 

@@ -106,10 +106,12 @@ def test_a_forged_manifest_is_a_manifest_or_one_line(spot: tuple[Any, ...], wron
         place = place[key]
     place[spot[-1]] = wrong
     try:
-        manifest = forged(changed)
+        manifest: Manifest | str = forged(changed)
     except EaseError as error:
-        assert len(str(error).splitlines()) == 1
-        assert "manifest.json" in str(error)
+        manifest = str(error)
+    if isinstance(manifest, str):
+        assert len(manifest.splitlines()) == 1
+        assert "manifest.json" in manifest
         return
     assert manifest.generation >= 1
     assert all(isinstance(name, str) for name in manifest.class_names)

@@ -165,8 +165,8 @@ class RunRecord(RecordPart):
         names = ("accuracy", "per_task", "top5", "task_id_accuracy", "test_images", "task_sizes")
         counts = {name: len(getattr(self, name)) for name in names}
         if len(set(counts.values())) > 1:
-            told = ", ".join(f"{name} {count}" for name, count in counts.items())
-            raise ValueError(f"it does not agree on its stages: {told}")
+            lengths = ", ".join(f"{name} {count}" for name, count in counts.items())
+            raise ValueError(f"it does not agree on its stages: {lengths}")
         if any(len(row) != stage for stage, row in enumerate(self.per_task, start=1)):
             raise ValueError("it does not agree on its stages: per_task must have one task more in each")
         return self

@@ -372,7 +372,7 @@ class _Run:
         self.evaluator = Evaluator(
             FeatureStore(features, config.feature_memory * 2**20, writes=self.engine.is_main)
         )
-        fabric.barrier()  # nobody writes before everybody has read
+        fabric.barrier()  # all processes have read before one of them writes
 
     def _make_memory(self) -> Memory | None:
         if find_method(self.config.method).kind != "exemplar-based":
@@ -492,7 +492,7 @@ class _Run:
 
     def _record(self) -> RunRecord:
         stages = [StageResult.read(self.folder.stage(t.index + 1)) for t in self.stream.tasks]
-        self.engine.fabric.barrier()  # nobody tidies before everybody has read
+        self.engine.fabric.barrier()  # all processes have read before one of them removes files
         record = self._summarised(stages)
         with self.engine.one_writer() as writer:
             if writer:

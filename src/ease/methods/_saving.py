@@ -123,7 +123,7 @@ def making_sense(directory: ModelDirectory) -> Iterator[None]:
 
 
 def weights_beside(directory: ModelDirectory) -> Path | None:
-    """The backbone's weights in the model directory, if somebody put them there."""
+    """The file with the backbone's weights in the model directory, if there is one."""
     path = directory.path / BACKBONE_FILE
     return path if path.is_file() else None
 

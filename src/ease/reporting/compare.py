@@ -138,7 +138,7 @@ class Comparison:
             yield from _table("Circumstances that differ", heads, self.circumstances, left=3)
         figures = {figure.key: figure for figure in QUANTITIES}
         rows = [_result_row(figures[result.key], result) for result in self.results]
-        yield from _table("Results", ("Quantity", "A", "B", "B - A"), rows)
+        yield from _table("Results", ("Figure", "A", "B", "B - A"), rows)
         if self.tasks:
             task = Quantity("", "", lambda _: None, percent_text)
             rows = [(result.key, *_result_row(task, result)[1:]) for result in self.tasks]
@@ -149,7 +149,7 @@ class Comparison:
             yield from _table(
                 f"Across {_counted(len(self.seeds), 'common seed')} "
                 "(p: how often chance alone would give as much)",
-                ("Quantity", "B - A", "t", "p of t", "p, exact"),
+                ("Figure", "B - A", "t", "p of t", "p, exact"),
                 [_test_row(figures[key].head, test) for key, test in self.tests.items()],
             )
         if self.images is not None:

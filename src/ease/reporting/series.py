@@ -146,7 +146,7 @@ def method_title(method: str) -> str:
 
 
 def kind_of(method: str) -> str:
-    """What a method may look at. Records outlive packages: one nobody knows any more counts as exemplar-free."""
+    """Whether a method keeps exemplars or is a ceiling; a method that is not installed counts as exemplar-free."""
     known = methods().get(method)
     return known.kind if known else "exemplar-free"
 
@@ -185,12 +185,12 @@ def _result_values(record: RunRecord, hashed: bool) -> dict[str, str]:
 
 
 def image_remarks(records: Sequence[RunRecord]) -> list[str]:
-    """One sentence for each benchmark whose runs are known to have seen different images."""
+    """One sentence for each dataset and split whose runs are known to have seen different images."""
     remarks = []
-    benchmarks: dict[Benchmark, list[RunRecord]] = {}
+    streams: dict[str, list[RunRecord]] = {}
     for record in records:
-        benchmarks.setdefault(benchmark_of(record), []).append(record)
-    for benchmark, members in benchmarks.items():
+        streams.setdefault(plain(f"{record.dataset} {record.protocol}"), []).append(record)
+    for stream, members in streams.items():
         inputs = [record.inputs for record in members if record.inputs is not None]
         parts = [
             word
@@ -203,7 +203,7 @@ def image_remarks(records: Sequence[RunRecord]) -> list[str]:
         if parts:
             made = [_drawn_with(record) for record in members if record.inputs is not None]
             why = f" (made with {' and '.join(dict.fromkeys(made))})" if len(set(made)) > 1 else ""
-            remarks.append(f"Runs on {benchmark} saw different {' and '.join(parts)} images{why}.")
+            remarks.append(f"Runs on {stream} saw different {' and '.join(parts)} images{why}.")
     return remarks
 
 

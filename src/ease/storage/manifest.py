@@ -148,7 +148,7 @@ class ModelState(ManifestPart):
 
     @field_validator("classes")
     @classmethod
-    def _classes_can_be_told_apart(cls, classes: list[ClassEntry]) -> list[ClassEntry]:
+    def _classes_are_distinct(cls, classes: list[ClassEntry]) -> list[ClassEntry]:
         for entry in classes:
             if not entry.name.strip() or cannot_be_shown(entry.name):
                 raise ValueError(f"the class name {entry.name[:60]!a} has characters that cannot be shown")
@@ -236,7 +236,7 @@ def decode_manifest(raw: bytes, path: Path) -> Manifest:
     """The manifest in a file's content, or an `EaseError` that says what is wrong.
 
     Args:
-        raw: may come from anyone: a stranger can write a right checksum, too.
+        raw: is not trusted; a right checksum does not show who wrote it.
         path: named in the error.
     """
     values = _unsealed(raw, path)

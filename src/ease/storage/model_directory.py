@@ -135,7 +135,7 @@ class ModelDirectory:
                 f"(ease rollback {numbers[-1]}), or choose another folder"
             )
         what = what_is(self.path)
-        if what != "missing" and (what != "folder" or not all(map(self._is_litter, entries(self.path)))):
+        if what != "missing" and (what != "folder" or not all(map(self._is_left_behind, entries(self.path)))):
             raise EaseError(f"{self.path} is not empty: choose a new folder for the model")
         durable.check_folder_place(self.path)
 
@@ -197,7 +197,7 @@ class ModelDirectory:
 
     def rollback(self, generation: int) -> None:
         """Make another generation the current one. Nothing is lost: it can be undone the same way."""
-        self.manifest(generation)  # one that is not there is told before a lock is
+        self.manifest(generation)  # a generation that does not exist is reported before the lock is asked for
         with self.writing():
             self.verify(generation)
             self._sweep(())
@@ -239,7 +239,7 @@ class ModelDirectory:
         return self.path / manifest_copy(generation)
 
     def _point_at(self, raw: bytes) -> None:
-        """Replace manifest.json; whoever sees this fail may rely on the old one being current."""
+        """Replace manifest.json. If this fails, the old manifest is still the current one."""
         limit = durable.JSON_LIMIT
         before = durable.read_bytes(self.manifest_path, limit) if self.exists else None
         try:
@@ -342,7 +342,7 @@ class ModelDirectory:
         self._recorded = seen
         return [stored for _, stored in seen.values()], len(seen) == len(paths)
 
-    def _is_litter(self, path: Path) -> bool:
+    def _is_left_behind(self, path: Path) -> bool:
         """Whether something in a directory without any generation is what a killed writer left, and nothing else."""
         if path in (self._lock.path, self._lock.flag) or _is_temporary(path):
             return True
@@ -355,8 +355,8 @@ class ModelDirectory:
 
         Only files that are known to be ours go: people keep other things in the same folder.
         """
-        litter = durable.sweep(self.path, self.manifest_path.name)
-        litter += durable.sweep(self.path / "manifests")
+        left = durable.sweep(self.path, self.manifest_path.name)
+        left += durable.sweep(self.path / "manifests")
         recorded, complete = self._all_recorded()
         needed = {entry.path for stored in recorded for entry in stored.values()}
         names = {name for stored in recorded for name in stored} | needed | set(coming)
@@ -365,14 +365,14 @@ class ModelDirectory:
             folder = self.path / kind
             if folder.is_symlink() or not folder.is_dir():
                 continue
-            litter += durable.sweep(folder, "*.safetensors")
+            left += durable.sweep(folder, "*.safetensors")
             if not complete:  # a manifest that cannot be read may need any file
                 continue
             for path in sorted(folder.glob("*.safetensors")):
                 if f"{kind}/{path.name}" not in needed and _is_ours(path, kind):
                     durable.remove(path)
-                    litter.append(path)
-        return {path.parent for path in litter}
+                    left.append(path)
+        return {path.parent for path in left}
 
 
 def model_directory(path: Path) -> ModelDirectory:
