@@ -155,9 +155,13 @@ class RecordedConfig(RunConfig):
     @field_validator("settings")
     @classmethod
     def _of_this_version(cls, settings: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
-        """Keep settings that only an earlier version had, unless they had no effect: they decided the result."""
-        current, changes = current_settings(str(info.data.get("method")), settings)
-        return settings if changes else current
+        """Keep settings of earlier versions that decided the result; those at their defaults are dropped."""
+        kept = {}
+        for key, value in settings.items():
+            current, notes = current_settings(str(info.data.get("method")), {key: value})
+            if current or notes:
+                kept[key] = value
+        return kept
 
 
 def role_of(key: str) -> Role:

@@ -138,6 +138,12 @@ def test_a_damaged_record_is_shown_or_refused_in_one_line(spot: tuple[Any, ...],
     assert table.latex()
 
 
+@pytest.mark.parametrize("per_task", [[[90.0]] * 2, [[90.0, 80.0], [1.0]], [[], [1.0, 2.0]]])
+def test_each_stage_has_one_task_more(per_task: list[list[float]]) -> None:
+    with pytest.raises(EaseError, match="does not agree on its stages"):
+        build_record(stages=2, per_task=per_task)
+
+
 def test_every_field_that_is_missing_is_refused_or_not_needed() -> None:
     for key in VALUES:
         left = {name: value for name, value in VALUES.items() if name != key}

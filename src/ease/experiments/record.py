@@ -151,7 +151,7 @@ class RunRecord(RecordPart):
     seconds: RunSeconds
     peak_memory: Count | None = None
     test_images: list[Count]
-    task_sizes: list[Annotated[Count, Field(ge=1)]]
+    task_sizes: list[Annotated[Count, Field(ge=1, le=10**6)]]
     classes: list[Text] = Field(default_factory=list)
     config: RecordedConfig | None = None
     versions: dict[Text, Text] = Field(default_factory=dict)

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from pydantic import ConfigDict, ValidationError, model_validator
+from pydantic import ConfigDict, ValidationError
 from torch import Tensor
 
 import ease
@@ -84,20 +84,14 @@ class RunStart(Document):
     notes: list[Text]
     inputs: RunInputs | None = None
 
-    @model_validator(mode="before")
-    @classmethod
-    def _note_removed_settings(cls, value: Any) -> Any:
-        """Say which settings of an earlier version the rest of the run is made without."""
-        try:
-            changes = current_settings(value["config"]["method"], value["config"]["settings"])[1]
-            return {**value, "notes": [*value["notes"], *(c for c in changes if c not in value["notes"])]}
-        except (TypeError, KeyError, AttributeError):  # damaged: the checks of the fields say how
-            return value
-
     @classmethod
     def read(cls, path: Path) -> RunStart:
-        """The start of the run in a file."""
-        return _read(cls, path)
+        """The start of the run in a file. Settings that only an earlier version had become notes."""
+        started = _read(cls, path)
+        stored = durable.read_json(path)["config"].get("settings") or {}
+        dropped = current_settings(started.config.method, stored)[1]
+        notes = [*started.notes, *(note for note in dropped if note not in started.notes)]
+        return started.model_copy(update={"notes": notes})
 
 
 class StageResult(Document):
