@@ -59,11 +59,11 @@ def options() -> argparse.Namespace:
 def learned(args: argparse.Namespace) -> dict[str, Any]:
     """The record of the run whose models are scored."""
     if Folder(args.run).config.exists():
-        return resume_run(args.run, Bars())
+        return resume_run(args.run, Bars()).as_json()
     names = ("dataset", "protocol", "backbone", "weights", "data_root", "input_size", "limit_per_class")
     given = {name: getattr(args, name) for name in (*names, "limit_test", "seed")}
     config, notes = resolve({**given, "method": "ease"}, preset=args.preset, sets=args.sets)
-    return start_run(config, args.run, notes, Bars())
+    return start_run(config, args.run, notes, Bars()).as_json()
 
 
 def accuracies(args: argparse.Namespace) -> tuple[dict[int, list[float]], Ease, ImageSet]:

@@ -30,10 +30,8 @@ def model_of_an_earlier_version(
     directory = ModelDirectory(folder)
     save_model(directory, learner, class_fields(stream, 1))
     generation = directory.load()
-    kept = ("method", "settings", "backbone", "classes", "passes_per_image", "learner")
-    fields = {key: generation.manifest[key] for key in kept}
-    fields["settings"] = {**fields["settings"], **more}
-    directory.commit(fields, generation.files)
+    settings = {**generation.manifest.settings, **more}
+    directory.commit(generation.manifest.model_copy(update={"settings": settings}), generation.files)
     return learner, ModelDirectory(folder)
 
 

@@ -170,13 +170,13 @@ def size_of(
 def history_bytes(directory: ModelDirectory) -> int:
     """What the files of all generations but the current one take beside the current one's own."""
     current = directory.manifest()
-    mine = {entry["path"] for entry in current["files"].values()}
+    mine = {entry.path for entry in current.files.values()}
     sizes: dict[str, int] = {}
     for number in directory.generations():
-        if number == current["generation"]:
+        if number == current.generation:
             continue
         with suppress(EaseError):  # an old one that is damaged stands in nobody's way
-            sizes |= {entry["path"]: entry["size"] for entry in directory.manifest(number)["files"].values()}
+            sizes |= {entry.path: entry.size for entry in directory.manifest(number).files.values()}
     return sum(size for path, size in sizes.items() if path not in mine)
 
 

@@ -180,11 +180,11 @@ def rollback(
 
     directory = ModelDirectory(model)
     if generation is None:
-        current = directory.manifest()["generation"]
+        current = directory.manifest().generation
         for number in directory.generations():
             manifest = directory.manifest(number)
             mark = "*" if number == current else " "
-            typer.echo(f"{mark} {number}  {manifest['created']}  {len(manifest['classes'])} classes")
+            typer.echo(f"{mark} {number}  {manifest.created}  {len(manifest.classes)} classes")
         return
     directory.rollback(generation)
-    typer.echo(f"{model} is at generation {generation}: {len(directory.manifest()['classes'])} classes")
+    typer.echo(f"{model} is at generation {generation}: {len(directory.manifest().classes)} classes")

@@ -36,7 +36,7 @@ def paper(
     as_json: options.Json = False,
 ) -> None:
     """Reproduce a table or figure of the paper. Repeat the command to go on where it stopped."""
-    from ease.experiments.plans.paper import check_scale, exhibits, plan, scales
+    from ease.experiments.plans.paper import check_scale, exhibits, plan_exhibits, scales
     from ease.experiments.reproduction import Reproduction
     from ease.progress import Bars
 
@@ -58,13 +58,13 @@ def paper(
         "preset": preset,
     }
     size = check_scale(scale)
-    wanted = plan(
+    wanted = plan_exhibits(
         name, size, methods=names(methods), seeds=seed_numbers(seeds), options=given, sets=sets or []
     )
     work = Reproduction(wanted, out or Path("runs") / f"paper-{size}")
     told = {}
     for drawn in work.run(jobs, shard_numbers(shard), Bars()):
-        told[drawn.name] = drawn.records
+        told[drawn.name] = [record.as_json() for record in drawn.records]
         if not as_json:
             typer.echo(f"{drawn.exhibit.paper}: {drawn.exhibit.title}")
             console().print(drawn.table)

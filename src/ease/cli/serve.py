@@ -91,9 +91,9 @@ def _prepare(model: Path, create: bool, wanted: dict[str, str | None], weights: 
     if directory.exists:
         found = directory.manifest()
         kept = {
-            "method": found["method"],
-            "backbone": found["backbone"]["name"],
-            "augment": found.get("augmentation", "photos"),
+            "method": found.method,
+            "backbone": found.backbone.name,
+            "augment": found.augmentation or "photos",
         }
         for key, value in given.items():
             if value != kept[key]:
