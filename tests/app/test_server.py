@@ -770,7 +770,7 @@ def test_the_documentation_tells_every_route_and_needs_nothing_from_elsewhere(st
 
 
 def test_the_limits_are_documented_as_they_are() -> None:
-    text = (Path(__file__).parents[2] / "docs" / "serving.md").read_text()
+    text = (Path(__file__).parents[2] / "docs" / "how-to" / "serve.md").read_text()
     told = {
         name: float(value.replace(",", ""))
         for name, value in re.findall(r"^\| `(\w+)` \| ([\d,.]+) \|", text, re.M)
