@@ -1,4 +1,4 @@
-# Two commands are all a newcomer needs: `make demo` and `make test`. Both set up .venv by themselves.
+# A newcomer needs two commands, `make demo` and `make test`. Every target sets up .venv by itself.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
@@ -9,7 +9,7 @@ METHODS := strata ease simplecil finetune
 WORKERS ?= $(shell nproc 2>/dev/null || echo 2)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint bench clean
+.PHONY: help setup demo test lint docs bench clean
 
 help: ## print this help
 	@echo "ease: class-incremental learning with a frozen ViT"
@@ -33,12 +33,18 @@ test: $(READY) ## run the test suite
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS)
 
 lint: $(READY) ## check style and types
-	$(BIN)/ruff check src tests benchmarks examples
-	$(BIN)/ruff format --check src tests benchmarks examples
+	$(BIN)/ruff check src tests benchmarks examples docs/*.py
+	$(BIN)/ruff format --check src tests benchmarks examples docs/*.py
 	$(BIN)/mypy
+
+docs: $(READY) ## build the documentation into site/; broken links are errors
+	@$(BIN)/python -c "import mkdocs, material, mkdocstrings_handlers.python" 2> /dev/null \
+	  || $(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[docs]"
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	@echo "open site/index.html"
 
 bench: $(READY) ## measure speed and memory against the released schedule (about 30 minutes)
 	$(BIN)/python -m benchmarks.speed
 
 clean: ## remove .venv, caches and demo results
-	rm -rf $(VENV) $(DEMO) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(DEMO) site build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

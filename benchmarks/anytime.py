@@ -3,10 +3,10 @@
 Learns a stream once (or takes a finished run), then scores every stage's model at every budget from the same test
 features; the milliseconds are those of `logits` with the last model, which really leaves passes out.
 
-    python benchmarks/anytime.py --protocol "B0 Inc3" --out docs/results/anytime/glyphs
+    python benchmarks/anytime.py --protocol "B0 Inc3" --out runs/anytime/glyphs
     python benchmarks/anytime.py --dataset cifar100 --protocol "B0 Inc5" --limit-per-class 10 \
         --backbone deit_tiny_patch16_224 --weights FILE --input-size 128 --data-root DIR --run runs/anytime-cifar \
-        --out docs/results/anytime/cifar
+        --out runs/anytime/cifar
 """
 
 from __future__ import annotations
@@ -60,11 +60,11 @@ def options() -> argparse.Namespace:
 def learned(args: argparse.Namespace) -> dict[str, Any]:
     """The record of the run whose models are scored."""
     if Folder(args.run).config.exists():
-        return resume_run(args.run, Bars())
+        return resume_run(args.run, Bars()).as_json()
     names = ("dataset", "protocol", "backbone", "weights", "data_root", "input_size", "limit_per_class")
     given = {name: getattr(args, name) for name in (*names, "limit_test", "seed")}
     config, notes = resolve({**given, "method": "ease"}, preset=args.preset, sets=args.sets)
-    return start_run(config, args.run, notes, Bars())
+    return start_run(config, args.run, notes, Bars()).as_json()
 
 
 def accuracies(args: argparse.Namespace) -> tuple[dict[int, list[float]], Ease, ImageSet]:

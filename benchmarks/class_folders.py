@@ -172,5 +172,5 @@ SETS = {
 def generation_bytes(classifier: Classifier) -> int:
     """Bytes of the current generation: its manifest and the files that it names."""
     directory = ModelDirectory(classifier.path)
-    files = directory.manifest()["files"].values()
-    return directory.manifest_path.stat().st_size + sum(int(entry["size"]) for entry in files)
+    files = directory.manifest().files.values()
+    return directory.manifest_path.stat().st_size + sum(entry.size for entry in files)

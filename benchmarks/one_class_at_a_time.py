@@ -42,10 +42,10 @@ class TaskCosts:
 
 def costs(classifier: Classifier, seconds: float) -> TaskCosts:
     """What the current generation takes."""
-    files = ModelDirectory(classifier.path).manifest()["files"]
+    files = ModelDirectory(classifier.path).manifest().files
 
     def size(kind: str) -> int:
-        return sum(int(entry["size"]) for name, entry in files.items() if name.startswith(kind))
+        return sum(entry.size for name, entry in files.items() if name.startswith(kind))
 
     folder = sum(path.stat().st_size for path in classifier.path.rglob("*") if path.is_file())
     return TaskCosts(seconds, size("learner/"), size("prototypes/"), generation_bytes(classifier), folder)

@@ -13,7 +13,7 @@ import argparse
 from collections.abc import Sequence
 
 from ease.config import RunConfig
-from ease.experiments.plans.paper import Square, exhibits, squares
+from ease.experiments.plans.paper import Measurement, exhibits, measurements
 from ease.methods import find_method
 from ease.streams.datasets.dataset_info import DATASET_INFO
 from ease.streams.protocol import task_sizes
@@ -47,9 +47,9 @@ def passes(config: RunConfig, trained: bool = True) -> tuple[float, float]:
     return learned, again + (learned if method in ("lwf", "icarl", "sdc") else 0)
 
 
-def total(found: Sequence[Square]) -> tuple[int, float, float]:
+def total(found: Sequence[Measurement]) -> tuple[int, float, float]:
     """Cells, training passes and forward passes; what is shared is trained once."""
-    cells = {square.cell.name: square.cell for square in found}
+    cells = {each.cell.name: each.cell for each in found}
     known: set[str] = set()
     training = forwards = 0.0
     for cell in cells.values():
@@ -66,8 +66,8 @@ def main() -> None:
     )
     parser.add_argument("--speed", type=float, default=1000, help="images per second forwards")
     speed = parser.parse_args().speed
-    plans = {name: squares(exhibit, "full") for name, exhibit in exhibits().items()}
-    plans["all"] = [square for plan in plans.values() for square in plan]
+    plans = {name: measurements(exhibit, "full") for name, exhibit in exhibits().items()}
+    plans["all"] = [each for plan in plans.values() for each in plan]
     print("| exhibit | cells | training passes | forward passes | GPU hours, roughly |")
     print("|---|---:|---:|---:|---:|")
     for name, plan in plans.items():

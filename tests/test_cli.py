@@ -213,7 +213,7 @@ def test_report_and_compare_take_folders_of_runs(finished: Path, tmp_path: Path)
     assert result.returncode == 0, result.stderr
     same = ease("compare", finished, finished.parent)
     assert same.returncode == 0, same.stderr
-    assert "What was asked is the same" in same.stdout
+    assert "Both have the same settings" in same.stdout
     assert "McNemar" in same.stdout
     found = json.loads(ease("compare", finished, finished / "record.json", "--json").stdout)
     assert found["across_images"]["only_a"] == 0

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ease.config import resolve
+from ease.config import RecordedConfig, RunConfig, resolve, role_of
 from ease.errors import EaseError
 from ease.methods import methods
 from ease.presets import preset_list, preset_rows
@@ -231,3 +231,44 @@ def test_compared_methods_have_their_public_settings_for_imagenet_r() -> None:
     elsewhere, notes = resolve({**place, "dataset": "cifar100", "method": "l2p"}, preset="released")
     assert (elsewhere.settings["epochs"], elsewhere.settings["batch_size"]) == (5, 16)
     assert any("took its defaults" in note for note in notes)
+
+
+# --- roles ----------------------------------------------------------------------------------------
+
+
+def test_every_field_declares_its_role() -> None:
+    for name, field in RunConfig.model_fields.items():
+        assert isinstance(field.json_schema_extra, dict), name
+        assert field.json_schema_extra["role"] in ("result", "runtime", "location"), name
+    roles = {
+        role: {n for n in RunConfig.model_fields if role_of(n) == role} for role in ("runtime", "location")
+    }
+    assert roles["location"] == {"data_root", "weights", "class_order"}
+    assert roles["runtime"] == {
+        *("download", "eval_batch_size", "accelerator", "devices", "compile"),
+        *("feature_memory", "image_memory", "preset"),
+    }
+
+
+def test_values_are_told_apart_by_role() -> None:
+    config, _ = resolve({"data_root": "there", "devices": 2, "seed": 7})
+    assert config.of_role("location") == {"data_root": "there", "weights": None, "class_order": None}
+    assert config.of_role("runtime")["devices"] == 2
+    assert config.of_role("result")["seed"] == 7
+    assert not config.of_role("result").keys() & {"data_root", "devices"}
+    parts = [config.of_role(role) for role in ("result", "runtime", "location")]
+    assert {key for part in parts for key in part} == set(RunConfig.model_fields)
+
+
+def test_what_another_version_recorded_counts_as_a_result() -> None:
+    assert role_of("novelty") == "result"
+    assert RecordedConfig.model_validate({"novelty": 3}).of_role("result")["novelty"] == 3
+
+
+@pytest.mark.parametrize("value", [2**70, 2**31, -(2**40), 1e300, float("inf")])
+@pytest.mark.parametrize(
+    "key", ["later_epochs", "epochs", "rank", "exemplars", "limit_per_class", "eval_batch_size"]
+)
+def test_numbers_that_no_setting_can_mean_are_refused(key: str, value: float) -> None:
+    with pytest.raises(EaseError, match=key):
+        resolve({key: value})

@@ -57,7 +57,7 @@ def test_a_run_takes_options_a_mapping_a_file_or_a_configuration(tmp_path: Path)
         run(tmp_path / "run.yaml", out=tmp_path / "c"),
         run(config, out=tmp_path / "d"),
     ]
-    assert len({str(record["accuracy"]) for record in records}) == 1
+    assert len({str(record.accuracy) for record in records}) == 1
     assert all((tmp_path / name / "record.json").exists() for name in "abcd")
     with pytest.raises(EaseError, match="not both"):
         run(config, out=tmp_path / "e", method="ease")
@@ -81,7 +81,7 @@ def test_a_method_scores_what_a_run_of_it_scores(tmp_path: Path) -> None:
     record = run(out=tmp_path / "run", method="simplecil", **TINY)
     stream = load_stream("digits", "B0 Inc5", limit_per_class=4)
     learner = create_method("simplecil", load_backbone(input_size=16), augmentation=stream.augmentation)
-    for task, expected in zip(stream.tasks, record["accuracy"], strict=True):
+    for task, expected in zip(stream.tasks, record.accuracy, strict=True):
         learner.learn(task)
         seen = stream.tasks[: task.index + 1]
         logits = Predictor(learner).logits([one.test for one in seen])

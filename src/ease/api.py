@@ -10,6 +10,7 @@ from ease.backbone import Backbone
 from ease.backbone.zoo import EMBEDDED, load_backbone
 from ease.config import RunConfig, resolve, validated
 from ease.errors import EaseError, unknown
+from ease.experiments.record import RunRecord
 from ease.experiments.run import start_run
 from ease.methods import Kind, Learner, find_method, methods
 from ease.progress import Progress
@@ -25,7 +26,7 @@ def run(
     preset: str | None = None,
     progress: Progress | None = None,
     **options: Any,
-) -> Any:
+) -> RunRecord:
     """Run a method on a stream of classes; the same as `ease run`.
 
     Args:
@@ -46,7 +47,7 @@ def run(
         ...         out=f"{folder}/run", dataset="digits", protocol="B0 Inc5", method="simplecil",
         ...         limit_per_class=4, input_size=16,
         ...     )
-        >>> record["task_sizes"], len(record["accuracy"])
+        >>> record.task_sizes, len(record.accuracy)
         ([5, 5], 2)
     """
     if isinstance(config, RunConfig):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
+from pydantic.config import JsonDict
 
 from ease.documents import parse_yaml, shortened
 from ease.errors import EaseError, unknown
@@ -19,54 +20,157 @@ FILE_LIMIT = 2**20
 """Bytes of a configuration file."""
 
 
+Role = Literal["result", "runtime", "location"]
+"""What a field of `RunConfig` decides: the outcome of a run, how the run is carried out, or where its inputs lie."""
+
+RESULT: JsonDict = {"role": "result"}
+"""Decides the outcome: runs that differ in such a field are different experiments."""
+RUNTIME: JsonDict = {"role": "runtime"}
+"""Decides memory, speed and hardware. The outcome stays the same up to the last bits of floating-point sums, which
+depend on the batch size of the evaluation, the number of threads and the device."""
+LOCATION: JsonDict = {"role": "location"}
+"""A path. Only the content that lies there decides the outcome, so the content hash counts and the path does not."""
+
+LARGEST_SETTING = 2**31 - 1
+"""Whole numbers beyond this are refused in every setting."""
+
+
 class RunConfig(BaseModel):
-    """Everything that decides a run's result. `settings` are the method's own."""
+    """The configuration of a run. `settings` are the method's own.
+
+    Every field declares its role (see `Role`). The names of a grid's cells, the grouping of seeds and the comparison
+    of two runs are derived from the roles alone.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
-    dataset: str = "glyphs"
-    data_root: str | None = Field(None, description="the dataset's folder")
-    protocol: str = "B0 Inc6"
-    method: str = "ease"
-    backbone: str = "ease-vit"
-    weights: str | None = Field(None, description="local weights file for the backbone")
-    input_size: int | None = Field(
-        None, ge=8, description="side length of the input; the model's own if unset"
+    dataset: str = Field("glyphs", json_schema_extra=RESULT)
+    data_root: str | None = Field(None, description="the dataset's folder", json_schema_extra=LOCATION)
+    protocol: str = Field("B0 Inc6", json_schema_extra=RESULT)
+    method: str = Field("ease", json_schema_extra=RESULT)
+    backbone: str = Field("ease-vit", json_schema_extra=RESULT)
+    weights: str | None = Field(
+        None, description="local weights file for the backbone", json_schema_extra=LOCATION
     )
-    normalize: Literal["model", "none"] = Field("model", description="the model's mean and std, or none")
-    seed: int = Field(1993, ge=0, lt=2**32)
-    class_order: str | None = Field(None, description="file with the order of the classes")
-    limit_per_class: int | None = Field(None, ge=1, description="images per class, for quick looks")
-    limit_test: int | None = Field(None, ge=1, description="test images per class, where fewer are wanted")
-    limit_classes: int | None = Field(None, ge=1, description="use only the dataset's first classes")
-    download: bool = Field(False, description="allow fetching the dataset, where it can be")
-    unreadable: Literal["refuse", "skip"] = Field("refuse", description="what to do about damaged images")
+    input_size: int | None = Field(
+        None,
+        ge=8,
+        le=4096,
+        description="side length of the input; the model's own if unset",
+        json_schema_extra=RESULT,
+    )
+    normalize: Literal["model", "none"] = Field(
+        "model", description="the model's mean and std, or none", json_schema_extra=RESULT
+    )
+    seed: int = Field(1993, ge=0, lt=2**32, description="random seed", json_schema_extra=RESULT)
+    class_order: str | None = Field(
+        None, description="file with the order of the classes", json_schema_extra=LOCATION
+    )
+    limit_per_class: int | None = Field(
+        None, ge=1, description="images per class, for quick looks", json_schema_extra=RESULT
+    )
+    limit_test: int | None = Field(
+        None, ge=1, description="test images per class, where fewer are wanted", json_schema_extra=RESULT
+    )
+    limit_classes: int | None = Field(
+        None, ge=1, description="use only the dataset's first classes", json_schema_extra=RESULT
+    )
+    download: bool = Field(
+        False, description="allow fetching the dataset, where it can be", json_schema_extra=RUNTIME
+    )
+    unreadable: Literal["refuse", "skip"] = Field(
+        "refuse", description="what to do about damaged images", json_schema_extra=RESULT
+    )
     exemplars: Annotated[int, Field(ge=1)] | Literal["all"] = Field(
-        20, description="old images kept by exemplar-based methods"
+        20, description="old images kept by exemplar-based methods", json_schema_extra=RESULT
     )
     exemplar_budget: Literal["per-class", "total"] = Field(
-        "per-class", description="whether `exemplars` counts for each class, or for all classes together"
+        "per-class",
+        description="whether `exemplars` counts for each class, or for all classes together",
+        json_schema_extra=RESULT,
     )
-    selection: Literal["herding", "random"] = Field("herding", description="how exemplars are chosen")
-    eval_batch_size: int = Field(64, ge=1, description="images per batch where nothing is trained")
-    accelerator: str = Field("cpu", description="cpu, cuda, mps or auto")
-    devices: int = Field(1, ge=1)
-    precision: Literal["32-true", "bf16-mixed"] = "32-true"
-    compile: bool = Field(False, description="compile trainings: costs a minute, and may pay in long ones")
+    selection: Literal["herding", "random"] = Field(
+        "herding", description="how exemplars are chosen", json_schema_extra=RESULT
+    )
+    eval_batch_size: int = Field(
+        64, ge=1, le=2**16, description="images per batch where nothing is trained", json_schema_extra=RUNTIME
+    )
+    accelerator: str = Field("cpu", description="cpu, cuda, mps or auto", json_schema_extra=RUNTIME)
+    devices: int = Field(1, ge=1, le=1024, json_schema_extra=RUNTIME)
+    precision: Literal["32-true", "bf16-mixed"] = Field(
+        # Far more than the last bits: trainings in bf16 end elsewhere.
+        "32-true",
+        json_schema_extra=RESULT,
+    )
+    compile: bool = Field(
+        False,
+        description="compile trainings: costs a minute, and may pay in long ones",
+        json_schema_extra=RUNTIME,
+    )
     feature_memory: int = Field(
-        256, ge=0, description="MB of test features held in memory; the rest is on disk"
+        256,
+        ge=0,
+        le=2**30,
+        description="MB of test features held in memory; the rest is on disk",
+        json_schema_extra=RUNTIME,
     )
     image_memory: int = Field(
-        256, ge=0, description="MB of decoded images held in memory; others are decoded again"
+        256,
+        ge=0,
+        le=2**30,
+        description="MB of decoded images held in memory; others are decoded again",
+        json_schema_extra=RUNTIME,
     )
-    preset: str | None = None
-    settings: dict[str, Any] = Field(default_factory=dict)
+    preset: str | None = Field(
+        # What it gave stands in the other fields.
+        None,
+        description="where some of the values come from",
+        json_schema_extra=RUNTIME,
+    )
+    settings: dict[str, Any] = Field(default_factory=dict, json_schema_extra=RESULT)
 
     @field_validator("settings")
     @classmethod
     def _of_this_version(cls, settings: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
         """Drop settings that only earlier versions had; see `current_settings`."""
         return current_settings(str(info.data.get("method")), settings)[0]
+
+    def of_role(self, role: Role) -> dict[str, Any]:
+        """The values of all fields with this role, as JSON values.
+
+        Fields that only another version knows count as `result`: whether they decide the outcome is not known.
+        """
+        return {key: value for key, value in self.as_json().items() if role_of(key) == role}
+
+    def as_json(self) -> dict[str, Any]:
+        """All values as JSON values."""
+        return self.model_dump(mode="python")
+
+
+class RecordedConfig(RunConfig):
+    """The configuration in a record, which another version may have written: fields unknown here are kept."""
+
+    model_config = ConfigDict(extra="allow")
+
+    @field_validator("settings")
+    @classmethod
+    def _of_this_version(cls, settings: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+        """Keep settings of earlier versions that decided the result; those at their defaults are dropped."""
+        kept = {}
+        for key, value in settings.items():
+            current, notes = current_settings(str(info.data.get("method")), {key: value})
+            if current or notes:
+                kept[key] = value
+        return kept
+
+
+def role_of(key: str) -> Role:
+    """The role of a field of `RunConfig`; `result` for a field that this version does not know."""
+    field = RunConfig.model_fields.get(key)
+    role = (
+        field.json_schema_extra["role"] if field and isinstance(field.json_schema_extra, dict) else "result"
+    )
+    return cast(Role, role)
 
 
 def resolve(
@@ -91,9 +195,10 @@ def resolve(
         values |= {k: v for k, v in {**nested, **source}.items() if k != "settings" and v is not None}
     method = find_method(str(values.get("method", RunConfig.model_fields["method"].default)))
     known = [*RunConfig.model_fields, *method.Settings.model_fields]
-    for key in values:
+    for key, value in values.items():
         if key not in known:
             raise unknown(f"setting for method '{method.name}'", str(key), known)
+        _check_size(key, value)
     given = {**{k: v for k, v in values.items() if k in RunConfig.model_fields}, "method": method.name}
     own = {k: v for k, v in values.items() if k in method.Settings.model_fields}
     if "protocol" in given:
@@ -113,6 +218,15 @@ def resolve(
     complete = validated(method.Settings, own, f"settings of '{method.name}'")
     given["settings"] = complete.model_dump(mode="json")
     return validated(RunConfig, given, "run configuration"), notes
+
+
+def _check_size(key: str, value: Any) -> None:
+    """Refuse a whole number that no setting can mean, before it is given to code that would try to use it."""
+    for number in value if isinstance(value, (list, tuple)) else [value]:
+        if isinstance(number, (int, float)) and abs(number) > LARGEST_SETTING and key != "seed":
+            raise EaseError(
+                f"setting {key} = {shortened(number)} is too large: choose at most {LARGEST_SETTING}"
+            )
 
 
 def knows(method: str, key: str) -> bool:

@@ -1,12 +1,17 @@
-"""YAML and JSON that may come from anywhere: plain values of bounded size and depth, or one kind of error."""
+"""YAML and JSON that may come from anywhere: plain values of bounded size and depth, or one kind of error.
+
+`Document` is the base class of the typed documents that are stored in such files.
+"""
 
 from __future__ import annotations
 
 import json
+import unicodedata
 from reprlib import Repr
-from typing import Any, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, ValidationError
 
 from ease.errors import EaseError
 
@@ -31,6 +36,54 @@ _PLAIN = ("null", "bool", "int", "float", "str", "seq", "map")
 _TAG = "tag:yaml.org,2002:"
 _shorten = Repr()
 _shorten.maxstring = _shorten.maxother = 120
+
+
+class Document(BaseModel):
+    """A typed document: frozen, without unknown keys, and with finite numbers only."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+    def as_json(self) -> dict[str, Any]:
+        """The document as JSON values."""
+        return self.model_dump(mode="python")
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError("it should be text")
+    return value
+
+
+def _integer(value: object) -> object:
+    if isinstance(value, int) and abs(value) > LARGEST:
+        raise ValueError(f"it is beyond {LARGEST}")
+    return value
+
+
+Text = Annotated[str, PlainValidator(_text)]
+"""Any text, halves of characters included: a class may be named after a folder whose name is not valid UTF-8.
+pydantic's own `str` refuses those."""
+Count = Annotated[int, BeforeValidator(_integer), Field(ge=0)]
+"""A whole number from 0 on."""
+
+
+_HIDDEN = {"Cc", "Cs", "Zl", "Zp"}
+"""Unicode's control characters, halves of characters and line separators."""
+_TURNING = set("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+"""Characters that turn the direction of text: a name with them is not what it looks like."""
+
+
+def cannot_be_shown(name: str) -> bool:
+    """Whether a name holds control characters, halves of characters, or characters that turn the text around."""
+    return any(unicodedata.category(char) in _HIDDEN or char in _TURNING for char in name)
+
+
+def fault_of(error: ValidationError) -> tuple[str, str]:
+    """The first wrong value of a document, as the path to it and what is wrong with it."""
+    first = error.errors(include_url=False, include_context=False)[0]
+    where = ".".join(str(part) for part in first["loc"])
+    message = first["msg"].removeprefix("Value error, ")
+    return shortened(where)[1:-1], message[:1].lower() + message[1:]
 
 
 class _PlainLoader(yaml.SafeLoader):

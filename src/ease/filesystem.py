@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import os
 import stat
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
@@ -153,6 +155,24 @@ def read_bytes(path: Path | str, limit_bytes: int) -> bytes:
                 if length > limit_bytes:
                     raise _too_large(path, length, limit_bytes)
             return b"".join(pieces)
+
+
+def content_digest(path: Path | str) -> str:
+    """A hash of a file's content. A file that has not changed since it was last hashed is not read again."""
+    with explained("read", path):
+        facts = _stat(Path(path))
+        return _content_digest(str(path), facts.st_size, facts.st_mtime_ns, facts.st_ino)
+
+
+@lru_cache(maxsize=64)
+def _content_digest(path: str, size: int, changed: int, inode: int) -> str:
+    if what_is(path) != "file":
+        raise EaseError(f"cannot read {shown(path)}: it is not a regular file, check the path")
+    digest = hashlib.blake2b(digest_size=16)
+    with open(path, "rb", opener=_open_at_once) as file:
+        while piece := file.read(16 * PIECE):
+            digest.update(piece)
+    return digest.hexdigest()
 
 
 def read_text(path: Path | str, limit_bytes: int) -> str:

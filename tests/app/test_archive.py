@@ -67,7 +67,7 @@ def test_a_model_of_strata_scores_the_same_elsewhere(tmp_path: Path, storage: st
     done = unpack(pack(run, tmp_path / "model.ease").path, tmp_path / "elsewhere")
     shutil.rmtree(run)
     assert torch.equal(logits(done.path), wanted)
-    assert ModelDirectory(done.path).manifest()["method"] == "strata"
+    assert ModelDirectory(done.path).manifest().method == "strata"
 
 
 def test_an_unpacked_model_needs_no_other_weights(

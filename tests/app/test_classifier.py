@@ -96,7 +96,7 @@ def test_a_known_class_is_refused_unless_it_is_to_be_extended(grown: Classifier,
     assert (learned.classes, learned.extended) == (("8",), ("3",))
     assert grown.classes == list("012345678")
     manifest = ModelDirectory(grown.path).manifest()
-    assert {c["name"]: c["count"] for c in manifest["classes"]}["3"] == 12 + 6
+    assert {c.name: c.count for c in manifest.classes}["3"] == 12 + 6
 
 
 def test_extending_equals_having_seen_all_images_in_the_first_place(tmp_path: Path, digits: Digits) -> None:
@@ -139,7 +139,7 @@ def test_a_forgotten_class_is_gone_and_others_keep_their_real_prototypes(
     images = digits("5", "7", count=3, skip=20)
     assert torch.equal(again.logits(images["5"]), grown.logits(images["5"]))
     grown.learn(digits("6", count=6, skip=6))  # it may come again, as a new class
-    ids = [c["id"] for c in ModelDirectory(grown.path).manifest()["classes"]]
+    ids = [c.id for c in ModelDirectory(grown.path).manifest().classes]
     assert len(set(ids)) == len(ids)
     assert 6 not in ids
 
@@ -249,7 +249,7 @@ def test_what_another_process_wrote_is_not_overwritten(grown: Classifier, digits
 
 def test_no_image_is_kept(grown: Classifier, digits: Digits) -> None:
     manifest = ModelDirectory(grown.path).manifest()
-    kinds = {name.split("/")[0] for name in manifest["files"]}
+    kinds = {name.split("/")[0] for name in manifest.files}
     assert kinds == {"prototypes", "learner"}
     stored = b"".join(p.read_bytes() for p in grown.path.rglob("*") if p.is_file())
     for image in digits("0", "5", count=12)["0"]:
@@ -299,7 +299,7 @@ def test_pictures_are_kept_only_when_asked_for_and_go_with_their_class(
     assert classifier.thumbnail("0") is None
     classifier.learn(digits("2", "3", count=6), thumbnails=True)
     manifest = ModelDirectory(classifier.path).manifest()
-    assert manifest["kept_images"] == {"2": "thumbnails/0002", "3": "thumbnails/0003"}
+    assert manifest.kept_images == {"2": "thumbnails/0002", "3": "thumbnails/0003"}
     picture = classifier.thumbnail("3")
     assert picture is not None
     assert Image.open(io.BytesIO(picture)).format == "JPEG"
@@ -329,7 +329,7 @@ def test_a_budget_is_for_predictions_and_changes_nothing_else(
     assert torch.equal(Classifier.open(limited.path).logits(several), exact_model.logits(several))
     first, second = (ModelDirectory(c.path).manifest() for c in (exact_model, limited))
     for part in ("calibration", "passes_per_image", "settings", "classes"):
-        assert first[part] == second[part]
+        assert getattr(first, part) == getattr(second, part)
     assert limited.reopened().logits(several).shape == (12, 10)
     with pytest.raises(EaseError, match="budget of 0"):
         Classifier.open(grown.path, budget=0)
@@ -352,7 +352,7 @@ def test_held_out_photos_are_learned_from_once_they_were_measured_on(tmp_path: P
         whole_set(photos["1"]), [None], reading=classifier.learner.reading
     )[0]
     assert torch.allclose(classifier.learner.sums.means[1].float(), features.mean(dim=0), atol=1e-5)
-    assert [c["count"] for c in ModelDirectory(classifier.path).manifest()["classes"]] == [12, 12, 12]
+    assert [c.count for c in ModelDirectory(classifier.path).manifest().classes] == [12, 12, 12]
 
 
 def test_a_new_model_can_take_more_time_and_says_what_it_measured(tmp_path: Path, digits: Digits) -> None:

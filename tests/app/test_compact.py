@@ -107,7 +107,7 @@ def test_smaller_files_and_nearly_the_same_scores(
     if "storage" in wish:
         assert done.after.prototype_bytes < 0.9 * done.before.prototype_bytes
     manifest = ModelDirectory(model).manifest()
-    stored = sum(e["size"] for name, e in manifest["files"].items() if name.startswith("subspaces/"))
+    stored = sum(e.size for name, e in manifest.files.items() if name.startswith("subspaces/"))
     assert stored == done.after.subspace_bytes
     after = Classifier.open(model)
     found = after.logits(shown)
@@ -133,7 +133,7 @@ def test_it_goes_on_learning_and_files_of_old_tasks_stay_as_they_are(
     again = Classifier.open(model)
     assert torch.equal(again.logits(shown), classifier.logits(shown))
     assert again.classes == ["zero", *"123456789"]
-    spec = ModelDirectory(model).manifest()["learner"]
+    spec = ModelDirectory(model).manifest().learner
     assert [s.get("storage", "fp32") for s in spec["prototypes"]] == ["int8"] * 4 + ["fp32"]
     assert [s.get("storage", "fp32") for s in spec["subspaces"]] == ["int8"] * 4 + ["fp32"]
     again.rollback(again.generation - 1)
@@ -147,11 +147,11 @@ def test_what_is_in_memory_is_what_was_saved_whatever_happens_next(
     classifier = Classifier.open(model)
     classifier.learn(digits("0", "4", count=3, skip=30), extend=True)
     assert torch.equal(Classifier.open(model).logits(shown), classifier.logits(shown))
-    stored = ModelDirectory(model).manifest()["learner"]["prototypes"]
+    stored = ModelDirectory(model).manifest().learner["prototypes"]
     assert [bool(spec) for spec in stored] == [False, True, False, True]  # those of 0 and 4 do not fit 8 bits
     classifier.forget("3")
     assert torch.equal(Classifier.open(model).logits(shown), classifier.logits(shown))
-    assert ModelDirectory(model).manifest()["learner"]["prototypes"][1] == {"storage": "int8"}
+    assert ModelDirectory(model).manifest().learner["prototypes"][1] == {"storage": "int8"}
     assert squeeze(model, storage="int8").changed
     assert not squeeze(model, storage="int8").changed
 
@@ -160,12 +160,12 @@ def test_one_storage_after_the_other(model: Path, shown: list[np.ndarray]) -> No
     squeeze(model, energy=0.8)
     factors = Classifier.open(model).logits(shown)
     squeeze(model, storage="fp16")
-    spec = ModelDirectory(model).manifest()["learner"]["subspaces"][0]
+    spec = ModelDirectory(model).manifest().learner["subspaces"][0]
     assert (spec["storage"], spec["energy"]) == ("fp16", 0.8)
     assert torch.allclose(Classifier.open(model).logits(shown), factors, atol=2e-3)
     plain = squeeze(model, storage="fp32")
     assert plain.after.prototype_bytes > plain.before.prototype_bytes
-    assert "prototypes" not in ModelDirectory(model).manifest()["learner"]
+    assert "prototypes" not in ModelDirectory(model).manifest().learner
 
 
 def test_other_tunings_are_narrowed_but_have_no_rank_to_lose(engine: Engine, stream: Stream) -> None:
@@ -198,7 +198,7 @@ def test_so_many_passes_are_left_and_no_class_is_lost(
     done = squeeze(model, max_subspaces=most)
     assert (done.before.passes, done.after.passes, done.after.subspaces) == (4, most, most)
     classifier = Classifier.open(model)
-    assert ModelDirectory(model).manifest()["passes_per_image"] == most
+    assert ModelDirectory(model).manifest().passes_per_image == most
     assert classifier.classes == list("01234567")
     found = classifier.logits(shown)
     assert found.isfinite().all()
@@ -345,14 +345,9 @@ def test_a_manifest_that_makes_no_sense_is_one_line(model: Path) -> None:
     squeeze(model, storage="int8")
     directory = ModelDirectory(model)
     generation = directory.load()
-    fields = {
-        k: v
-        for k, v in generation.manifest.items()
-        if k not in ("format", "generation", "created", "files", "checksum")
-    }
     for wrong in ([{"storage": "int4"}] * 4, [{}] * 3, "int8"):
-        fields["learner"]["prototypes"] = wrong
-        directory.commit(fields, generation.files)
+        learner = {**generation.manifest.learner, "prototypes": wrong}
+        directory.commit(generation.manifest.model_copy(update={"learner": learner}), generation.files)
         with pytest.raises(EaseError, match="does not make sense"):
             Classifier.open(model)
 

@@ -74,7 +74,7 @@ def is_adapted(model: Path) -> bool:
 
 
 def described(model: Path) -> dict[str, Any]:
-    learner: dict[str, Any] = ModelDirectory(model).manifest()["learner"]
+    learner: dict[str, Any] = ModelDirectory(model).manifest().learner
     return learner
 
 
@@ -86,8 +86,8 @@ def storage(model: Path) -> str:
 def tensor_files(model: Path) -> dict[str, bytes]:
     """Of the current generation, by logical name."""
     return {
-        name: (model / entry["path"]).read_bytes()
-        for name, entry in ModelDirectory(model).manifest()["files"].items()
+        name: (model / entry.path).read_bytes()
+        for name, entry in ModelDirectory(model).manifest().files.items()
     }
 
 
@@ -267,9 +267,7 @@ def test_a_manifest_that_makes_no_sense_is_one_line(plain: Path) -> None:
     squeeze(plain, storage="int8")
     directory = ModelDirectory(plain)
     generation = directory.load()
-    of_the_store = ("format", "generation", "created", "files", "checksum")
-    fields = {key: value for key, value in generation.manifest.items() if key not in of_the_store}
-    right = fields["learner"]
+    right = generation.manifest.learner
     for wrong in (
         {"scatter": {"storage": "int4"}},
         {"scatter": {"storage": "fp32"}},
@@ -277,7 +275,8 @@ def test_a_manifest_that_makes_no_sense_is_one_line(plain: Path) -> None:
         {"prototypes": [{"storage": "fp16"}] * 3},
         {"freedom": -1},
     ):
-        directory.commit({**fields, "learner": {**right, **wrong}}, generation.files)
+        changed = generation.manifest.model_copy(update={"learner": {**right, **wrong}})
+        directory.commit(changed, generation.files)
         with pytest.raises(EaseError, match="does not make sense"):
             Classifier.open(plain)
 
@@ -329,7 +328,7 @@ def test_a_damaged_model_and_an_empty_one_are_refused(ease: Any, plain: Path, tm
     assert "knows no class yet" in refused(
         ease("compact", "--model", tmp_path / "empty", "--storage", "int8")
     )
-    file = plain / ModelDirectory(plain).manifest()["files"]["learner/scatter"]["path"]
+    file = plain / ModelDirectory(plain).manifest().files["learner/scatter"].path
     file.write_bytes(file.read_bytes()[:-1] + b"\1")
     before = content(plain)
     assert "is damaged" in refused(ease("compact", "--model", plain, "--storage", "int8"))

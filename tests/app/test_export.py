@@ -25,6 +25,7 @@ from ease.backbone.zoo import EMBEDDED
 from ease.errors import EaseError
 from ease.methods import Learner, backbone_fields, class_fields, methods, open_model, save_model
 from ease.storage import files as durable
+from ease.storage.manifest import ModelState
 from ease.storage.model_directory import ModelDirectory
 from ease.streams import Dataset
 from ease.streams.datasets import load_dataset
@@ -69,15 +70,15 @@ def learn(
     memory = Memory(2) if methods()[method].kind == "exemplar-based" else None
     learner = learned(method, Engine(frozen, Transforms(frozen.pixels)), data, memory)
     files, meta = learner.state()
-    fields = {
-        "method": learner.name,
-        "settings": learner.settings.model_dump(mode="json"),
-        "backbone": backbone_fields(frozen),
-        "classes": class_fields(make_stream(data, "B0 Inc5"), 2),
-        "passes_per_image": learner.passes_per_image(),
-        "learner": meta,
-    }
-    ModelDirectory(folder / "model").commit(fields, files | (memory.state() if memory else {}))
+    state = ModelState(
+        method=learner.name,
+        settings=learner.settings.model_dump(mode="json"),
+        backbone=backbone_fields(frozen),
+        classes=class_fields(make_stream(data, "B0 Inc5"), 2),
+        passes_per_image=learner.passes_per_image(),
+        learner=meta,
+    )
+    ModelDirectory(folder / "model").commit(state, files | (memory.state() if memory else {}))
     return folder
 
 
@@ -171,11 +172,8 @@ def calibrated(run: Path, folder: Path, **wrong: Any) -> Path:
     data = load_dataset("digits", None, 5)
     logits = learner.logits(learner.engine.pixels(data.test))
     fitted = Calibration.fit(logits, torch.from_numpy(data.test.labels)).as_json()
-    of_the_store = ("format", "generation", "created", "files", "checksum")
-    own = {key: value for key, value in manifest.items() if key not in of_the_store}
-    ModelDirectory(folder).commit(
-        {**own, "calibration": {**fitted, **wrong}}, {}, keep=list(manifest["files"])
-    )
+    changed = manifest.model_copy(update={"calibration": {**fitted, **wrong}})
+    ModelDirectory(folder).commit(changed, {}, keep=list(manifest.files))
     return folder
 
 
@@ -186,7 +184,7 @@ def test_the_file_says_all_that_a_caller_needs_and_nothing_of_this_machine(run: 
     told = json.loads(result.stdout)
     done = Exported(**{**told, "path": Path(told["path"])})
     learner, manifest = open_model(model)
-    calibration = Calibration.of_json(manifest["calibration"])
+    calibration = Calibration.of_json(manifest.calibration)
     assert calibration.temperature != 1
     images = torch.rand(3, 3, 16, 16, generator=torch.Generator().manual_seed(1))
     logits, probabilities, unknown = scores(done.path, images)
@@ -198,7 +196,7 @@ def test_the_file_says_all_that_a_caller_needs_and_nothing_of_this_machine(run: 
     proto = onnx.load(done.path)
     onnx.checker.check_model(proto)
     facts = {p.key: p.value for p in proto.metadata_props}
-    assert json.loads(facts["classes"]) == [entry["name"] for entry in manifest["classes"]]
+    assert json.loads(facts["classes"]) == manifest.class_names
     asked = json.loads(facts["preprocessing"])
     assert (asked["input_size"], asked["interpolation"]) == (16, "bicubic")
     assert asked["mean"] == asked["std"] == [0.5, 0.5, 0.5]
@@ -325,10 +323,8 @@ def test_wrong_exports_of_strata_are_one_line_and_write_nothing(tmp_path: Path) 
     forged = tmp_path / "forged"
     shutil.copytree(run / "model", forged)
     generation = ModelDirectory(forged).load()
-    of_the_store = ("format", "generation", "created", "files", "checksum")
-    fields = {key: value for key, value in generation.manifest.items() if key not in of_the_store}
     generation.files["learner/scatter"]["scatter"] = torch.zeros(3)
-    ModelDirectory(forged).commit(fields, generation.files)
+    ModelDirectory(forged).commit(generation.manifest, generation.files)
     empty = tmp_path / "empty"
     learner, _ = open_model(run / "model")
     fresh = type(learner)(learner.engine, learner.settings)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -94,8 +93,9 @@ def test_it_is_the_same_after_opening_and_follows_a_forgotten_class(tmp_path: Pa
 def test_a_calibration_for_other_classes_is_refused(tmp_path: Path, digits: Digits) -> None:
     classifier = empty(tmp_path / "model")
     classifier.learn(digits("0", "1", count=8))
-    manifest = json.loads(json.dumps(ModelDirectory(classifier.path).manifest()))
-    manifest["calibration"]["evidence"]["own"] *= 2
+    manifest = ModelDirectory(classifier.path).manifest()
+    assert manifest.calibration is not None
+    manifest.calibration["evidence"]["own"] *= 2
     with pytest.raises(EaseError, match="for 4 classes, not 2"):
         Classifier(ModelDirectory(classifier.path), classifier.learner.engine, classifier.learner, manifest)
 

@@ -771,7 +771,7 @@ def test_the_documentation_tells_every_route_and_needs_nothing_from_elsewhere(st
 
 
 def test_the_limits_are_documented_as_they_are() -> None:
-    text = (Path(__file__).parents[2] / "docs" / "serving.md").read_text()
+    text = (Path(__file__).parents[2] / "docs" / "how-to" / "serve.md").read_text()
     told = {
         name: float(value.replace(",", ""))
         for name, value in re.findall(r"^\| `(\w+)` \| ([\d,.]+) \|", text, re.M)
@@ -855,7 +855,7 @@ def test_the_command_creates_a_model_of_any_exemplar_free_method(
     words = ["serve", "--model", tmp_path / "model", "--create", *(["--method", method] if method else [])]
     for _ in range(2):  # started again it finds its model
         assert ease(*words).returncode == 0
-    assert ModelDirectory(tmp_path / "model").manifest()["method"] == (method or "strata").lower()
+    assert ModelDirectory(tmp_path / "model").manifest().method == (method or "strata").lower()
     assert [options["limits"] for options in served] == [Limits(), Limits()]
     assert "icarl" in refused(ease("serve", "--model", tmp_path / "b", "--create", "--method", "icarl"))
     assert not (tmp_path / "b").exists()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,14 +12,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from PIL import Image
 
+import ease
 from ease.config import resolve
 from ease.errors import EaseError
 from ease.experiments import grid as grid_module
 from ease.experiments.grid import Cell, Grid
-from ease.experiments.run import start_run
+from ease.experiments.record import RunRecord
+from ease.experiments.run import resume_run, start_run
 from ease.methods.simplecil import SimpleCil
+from ease.reporting.series import group
+from ease.storage.files import read_tensors, write_tensors
 from ease.storage.lock import WriterLock
 
 QUICK = {"dataset": "digits", "protocol": "B0 Inc5", "limit_per_class": 6, "input_size": 16}
@@ -32,9 +39,9 @@ def cell(method: str = "ease", shares: str | None = None, **options: Any) -> Cel
     return Cell(*resolve(given), shares=shares)
 
 
-def comparable(record: dict[str, Any] | None) -> dict[str, Any]:
+def comparable(record: RunRecord | None) -> dict[str, Any]:
     assert record is not None
-    return {key: value for key, value in record.items() if key not in MAY_DIFFER}
+    return {key: value for key, value in record.as_json().items() if key not in MAY_DIFFER}
 
 
 def test_a_finished_cell_is_never_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,7 +105,7 @@ def test_an_interrupted_grid_goes_on_and_comes_to_the_same(
     whole, broken = Grid(tmp_path / "whole"), Grid(tmp_path / "broken")
     whole.run(cells)
 
-    def interrupted(*args: Any, **kwargs: Any) -> dict[str, Any]:
+    def interrupted(*args: Any, **kwargs: Any) -> RunRecord:
         if args[0].method == "ease":
             raise KeyboardInterrupt
         return start_run(*args, **kwargs)
@@ -177,7 +184,142 @@ def test_cells_that_share_train_once_and_find_what_they_would_alone(tmp_path: Pa
     ours, theirs = [shared.record(c) for c in sharing], [alone.record(c) for c in lonely]
     assert [comparable(record) for record in ours] == [comparable(record) for record in theirs]
     assert all(record is not None for record in ours)
-    trained = [record["forward_passes"]["train"] - record["passes_reused"] for record in ours if record]
+    trained = [record.forward_passes.train - record.passes_reused for record in ours if record]
     assert trained == [60, 0, 0]
-    assert all(record["passes_reused"] == 0 for record in theirs if record)
-    assert len(list((tmp_path / "shared" / "shelf" / "trainings").iterdir())) == 2  # one for each task
+    assert all(record.passes_reused == 0 for record in theirs if record)
+    assert len(list((tmp_path / "shared" / "shared" / "trainings").iterdir())) == 2  # one for each task
+
+
+# --- roles of the configuration -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [
+        ({**QUICK, "method": "simplecil"}, "simplecil-digits-b0inc5-1993-fd44b57212"),
+        (
+            {**QUICK, "method": "simplecil", "seed": 7, "precision": "bf16-mixed", "unreadable": "skip"},
+            "simplecil-digits-b0inc5-7-90c2bc3b95",
+        ),
+        ({**QUICK, "method": "icarl", "exemplars": 2}, "icarl-digits-b0inc5-1993-e0ec28183f"),
+    ],
+)
+def test_cells_keep_the_names_that_the_first_version_gave_them(given: dict[str, Any], name: str) -> None:
+    assert Cell(*resolve(given)).name == name
+
+
+def test_how_a_cell_is_carried_out_is_no_part_of_its_name() -> None:
+    usual = cell("simplecil")
+    runtime = {"image_memory": 1, "feature_memory": 2, "download": True, "devices": 2, "accelerator": "cuda"}
+    for key, value in {**runtime, "eval_batch_size": 8, "compile": True}.items():
+        assert cell("simplecil", **{key: value}).name == usual.name
+    for key, value in {"precision": "bf16-mixed", "unreadable": "skip", "limit_test": 3}.items():
+        assert cell("simplecil", **{key: value}).name != usual.name
+
+
+def photos(folder: Path, shade: int = 0) -> Path:
+    """Four classes of five images each, of which one is for testing."""
+    for label in range(4):
+        (folder / f"class {label}").mkdir(parents=True)
+        for number in range(5):
+            pixels = np.full((16, 16, 3), 50 * label + 5 * number + shade, dtype=np.uint8)
+            Image.fromarray(pixels).save(folder / f"class {label}" / f"{number}.png")
+    return folder
+
+
+def on(root: Path, weights: Path | None = None, **options: Any) -> Cell:
+    given = {"dataset": "folder", "data_root": str(root), "protocol": "B0 Inc2", "input_size": 16, **options}
+    return Cell(
+        *resolve({"method": "simplecil", "weights": None if weights is None else str(weights), **given})
+    )
+
+
+def test_two_machines_with_other_mount_points_share_cells_and_group_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = Path(ease.__file__).parent / "weights" / "ease-vit.safetensors"
+    roots = [photos(tmp_path / name / "data") for name in ("one", "two")]
+    files = [Path(shutil.copy(source, tmp_path / name / f"{name}.safetensors")) for name in ("one", "two")]
+    first, second = (on(root, file) for root, file in zip(roots, files, strict=True))
+    assert first.config != second.config
+    assert first.name == second.name
+    grid = Grid(tmp_path / "out")
+    grid.run([first])
+    with monkeypatch.context() as patch:
+        patch.setattr(grid_module, "start_run", None)
+        patch.setattr(grid_module, "resume_run", None)
+        grid.run([second])
+    other = Grid(tmp_path / "other")
+    seeds = [on(roots[0], files[0], seed=1), on(roots[1], files[1], seed=2, image_memory=1)]
+    other.run(seeds)
+    records = [record for each in seeds if (record := other.record(each)) is not None]
+    (series,) = group(records)
+    assert series.seeds == [1, 2]
+    assert records[0].inputs == records[1].inputs
+
+
+def test_other_weights_are_another_cell_and_another_experiment(tmp_path: Path) -> None:
+    source = Path(ease.__file__).parent / "weights" / "ease-vit.safetensors"
+    root = photos(tmp_path / "data")
+    tensors = read_tensors(source)
+    tensors["pos_embed"] = tensors["pos_embed"] + 0.1
+    write_tensors(tmp_path / "other.safetensors", tensors)
+    cells = [on(root, source), on(root, tmp_path / "other.safetensors")]
+    assert cells[0].name != cells[1].name
+    grid = Grid(tmp_path / "out")
+    grid.run(cells)
+    records = [record for each in cells if (record := grid.record(each)) is not None]
+    labels = [series.label for series in group(records)]
+    assert len(labels) == 2
+    assert all("weights=" in label for label in labels)
+
+
+def test_other_images_at_another_place_are_not_taken_for_the_same(tmp_path: Path) -> None:
+    grid = Grid(tmp_path / "out")
+    here, there = photos(tmp_path / "here"), photos(tmp_path / "there", shade=1)
+    grid.run([on(here)])
+    with pytest.raises(
+        EaseError, match=r"was made with other images, from data_root = .*here: choose another --out"
+    ):
+        grid.run([on(there)])
+
+
+def test_an_interrupted_cell_goes_on_where_its_data_lies_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grid, here, there = Grid(tmp_path / "out"), photos(tmp_path / "here"), tmp_path / "there"
+    learn = SimpleCil.learn
+
+    def struck(self: SimpleCil, task: Any, memory: Any = None) -> None:
+        if task.index == 1:
+            raise KeyboardInterrupt
+        learn(self, task, memory)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SimpleCil, "learn", struck)
+        with pytest.raises(KeyboardInterrupt):
+            grid.run([on(here)])
+    here.rename(there)
+    grid.run([on(there)])
+    record = grid.record(on(there))
+    assert record is not None
+    assert record.config is not None
+    assert record.config.data_root == str(there)
+
+
+def test_data_that_changed_since_a_run_began_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, out = photos(tmp_path / "data"), tmp_path / "run"
+    config = on(root).config
+
+    def struck(self: SimpleCil, task: Any, memory: Any = None) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SimpleCil, "learn", struck)
+        with pytest.raises(KeyboardInterrupt):
+            start_run(config, out, [])
+    Image.fromarray(np.full((16, 16, 3), 255, dtype=np.uint8)).save(root / "class 0" / "0.png")
+    with pytest.raises(EaseError, match="changed since the run began"):
+        resume_run(out)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -123,29 +124,29 @@ def test_the_order_of_the_images_does_not_matter(case: tuple, random: object) ->
 
 def test_a_hand_computed_run_of_three_stages() -> None:
     result = summary([stage(90.0), stage(94.0, 80.0), stage(70.0, 76.0, 100.0)])
-    assert result["accuracy"] == [90.0, 87.0, 82.0]
-    assert result["average"] == pytest.approx((90 + 87 + 82) / 3)
-    assert result["last"] == 82.0
+    assert result.accuracy == [90.0, 87.0, 82.0]
+    assert result.average == pytest.approx((90 + 87 + 82) / 3)
+    assert result.last == 82.0
     # Task 0 peaked at 94 in stage 1, not at its own stage; task 1 at its own 80.
-    assert result["forgetting"] == pytest.approx(((94 - 70) + (80 - 76)) / 2)
-    assert result["backward_transfer"] == pytest.approx(((70 - 90) + (76 - 80)) / 2)
-    assert result["per_task"] == [[90.0], [94.0, 80.0], [70.0, 76.0, 100.0]]
+    assert result.forgetting == pytest.approx(((94 - 70) + (80 - 76)) / 2)
+    assert result.backward_transfer == pytest.approx(((70 - 90) + (76 - 80)) / 2)
+    assert result.per_task == [[90.0], [94.0, 80.0], [70.0, 76.0, 100.0]]
 
 
 def test_the_last_stage_is_not_part_of_the_peak() -> None:
-    assert summary([stage(50.0), stage(60.0, 10.0)])["forgetting"] == -10.0
+    assert summary([stage(50.0), stage(60.0, 10.0)]).forgetting == -10.0
 
 
 def test_a_single_stage_forgets_nothing() -> None:
     result = summary([stage(75.0)])
-    assert (result["forgetting"], result["backward_transfer"]) == (0.0, 0.0)
-    assert result["average"] == result["last"] == 75.0
+    assert (result.forgetting, result.backward_transfer) == (0.0, 0.0)
+    assert result.average == result.last == 75.0
 
 
 @given(st.lists(st.floats(0, 100), min_size=1, max_size=12))
 def test_a_constant_learner_forgets_nothing(values: list[float]) -> None:
     result = summary([stage(*values[: end + 1]) for end in range(len(values))])
-    assert result["forgetting"] == result["backward_transfer"] == 0.0
+    assert result.forgetting == result.backward_transfer == 0.0
 
 
 @given(st.integers(2, 8), st.randoms(use_true_random=False))
@@ -153,19 +154,19 @@ def test_forgetting_is_never_less_than_the_loss_since_learning(count: int, rando
     draw = random.uniform  # type: ignore[attr-defined]
     stages = [stage(*(draw(0, 100) for _ in range(end + 1))) for end in range(count)]
     result = summary(stages)
-    assert result["forgetting"] >= -result["backward_transfer"] - 1e-9
+    assert result.forgetting >= -result.backward_transfer - 1e-9
 
 
 def test_a_task_without_test_images_is_none_and_left_out_of_the_means() -> None:
     assert score_stage(np.eye(4)[:3], [0, 1, 2], [3, 1]).per_task == [100.0, None]
     result = summary([stage(90.0), stage(80.0, None), stage(60.0, None, 50.0)])
-    assert result["forgetting"] == 30.0
-    assert result["backward_transfer"] == -30.0
+    assert result.forgetting == 30.0
+    assert result.backward_transfer == -30.0
 
 
 def test_a_summary_is_plain_json() -> None:
     stages = [score_stage(np.eye(n, dtype=np.float32), np.arange(n), [2] * (n // 2)) for n in (2, 4, 6)]
-    result = summary(stages)
+    result = asdict(summary(stages))
     assert json.loads(json.dumps(result, allow_nan=False)) == result
 
 

@@ -12,16 +12,17 @@ from ease.experiments import grid as grid_module
 from ease.experiments.grid import Grid
 from ease.experiments.plans.paper import (
     Exhibit,
-    Square,
+    Measurement,
     check_scale,
     exhibits,
     find_exhibit,
-    plan,
+    measurements,
+    plan_exhibits,
     published,
-    squares,
 )
 from ease.experiments.reproduction import Reproduction
 from ease.streams.datasets import dataset_list
+from tests.reporting.conftest import build_record
 
 IN21K, IN1K = "vit_base_patch16_224.augreg_in21k", "vit_base_patch16_224.augreg_in21k_ft_in1k"
 SPLITS = {
@@ -42,26 +43,26 @@ SPLITS = {
 QUICK: dict[str, Any] = {"dataset": "digits", "protocol": "B0 Inc5", "limit_per_class": 6, "input_size": 16}
 
 
-def quick(name: str, **choices: Any) -> list[Square]:
-    return squares(find_exhibit(name), "small", options=QUICK, sets=["epochs=1", "rank=4"], **choices)
+def quick(name: str, **choices: Any) -> list[Measurement]:
+    return measurements(find_exhibit(name), "small", options=QUICK, sets=["epochs=1", "rank=4"], **choices)
 
 
 def test_places_are_those_of_the_paper() -> None:
     for name, line in SPLITS.items():
         wanted = [tuple(part.rsplit(" ", 1)) for part in line.split(", ")]
-        assert [(p.dataset, p.protocol) for p in find_exhibit(name).places] == [
+        assert [(p.dataset, p.protocol) for p in find_exhibit(name).splits] == [
             (dataset, f"B0 Inc{n}") for dataset, n in wanted
         ]
     for name in ("large-base", "parameters"):
-        assert {p.protocol for p in find_exhibit(name).places} == {"B100 Inc50"}
+        assert {p.protocol for p in find_exhibit(name).splits} == {"B100 Inc50"}
     assert set(SPLITS) | {"large-base", "parameters"} == set(exhibits())
 
 
 @pytest.mark.parametrize("scale", ["full", "tiny"])
 @pytest.mark.parametrize("name", list(exhibits()))
 def test_every_exhibit_knows_its_cells(name: str, scale: str) -> None:
-    for square in squares(find_exhibit(name), check_scale(scale)):
-        config = square.cell.config
+    for measurement in measurements(find_exhibit(name), check_scale(scale)):
+        config = measurement.cell.config
         assert config.dataset in dataset_list()
         if scale == "full":
             assert config.backbone == (IN1K if name == "curves" else IN21K)
@@ -72,24 +73,24 @@ def test_every_exhibit_knows_its_cells(name: str, scale: str) -> None:
 
 
 def test_the_grid_is_five_trainings_not_twenty_five() -> None:
-    found = squares(find_exhibit("robustness"), "full")
+    found = measurements(find_exhibit("robustness"), "full")
     assert len(found) == 25
-    assert len({square.cell.shares for square in found}) == 5
-    ranks, alphas = ({square.varied[key] for square in found} for key in ("rank", "alpha"))
+    assert len({measurement.cell.shares for measurement in found}) == 5
+    ranks, alphas = ({measurement.varied[key] for measurement in found} for key in ("rank", "alpha"))
     assert ranks == {8, 16, 32, 64, 128}
     assert alphas == {0.01, 0.05, 0.1, 0.3, 0.5}
 
 
 def test_seeds_are_the_papers_unless_others_are_given() -> None:
-    assert {s.cell.config.seed for s in squares(find_exhibit("seeds"), "full")} == set(range(1993, 1998))
-    assert {s.cell.config.seed for s in squares(find_exhibit("seeds"), "full", seeds=[7])} == {7}
+    assert {s.cell.config.seed for s in measurements(find_exhibit("seeds"), "full")} == set(range(1993, 1998))
+    assert {s.cell.config.seed for s in measurements(find_exhibit("seeds"), "full", seeds=[7])} == {7}
 
 
 def test_settings_reach_the_cells_and_wrong_ones_are_refused() -> None:
-    found = squares(find_exhibit("table1"), "tiny", methods=["ease", "simplecil"], sets=["alpha=0.3"])
+    found = measurements(find_exhibit("table1"), "tiny", methods=["ease", "simplecil"], sets=["alpha=0.3"])
     assert {s.cell.config.settings.get("alpha") for s in found if s.row.method == "ease"} == {0.3}
     with pytest.raises(EaseError, match="alpha"):
-        squares(find_exhibit("table1"), "tiny", sets=["alhpa=0.3"])
+        measurements(find_exhibit("table1"), "tiny", sets=["alhpa=0.3"])
     with pytest.raises(EaseError, match="table1"):
         find_exhibit("table-1")
     with pytest.raises(EaseError, match="tiny"):
@@ -98,30 +99,27 @@ def test_settings_reach_the_cells_and_wrong_ones_are_refused() -> None:
 
 def test_the_small_scale_asks_for_data() -> None:
     with pytest.raises(EaseError, match="--dataset"):
-        squares(find_exhibit("ablation"), "small")
+        measurements(find_exhibit("ablation"), "small")
     with pytest.raises(EaseError, match="--protocol"):
-        squares(find_exhibit("ablation"), "small", options={"dataset": "digits"})
-    (place,) = {s.place for s in squares(find_exhibit("table1"), "small", options={"dataset": "cub200"})}
-    assert place == ("cub200", "B0 Inc10")
+        measurements(find_exhibit("ablation"), "small", options={"dataset": "digits"})
+    (split,) = {m.split for m in measurements(find_exhibit("table1"), "small", options={"dataset": "cub200"})}
+    assert split == ("cub200", "B0 Inc10")
 
 
 def test_published_figures_stand_only_beside_the_very_same() -> None:
-    square = next(s for s in squares(find_exhibit("table1"), "full") if s.row.method == "ease")
-    record = {
-        "method": "ease",
-        "dataset": "cifar100",
-        "protocol": "B0 Inc5",
-        "backbone": IN21K,
-        "config": square.cell.config.model_dump(mode="json"),
-    }
-    assert published(square, record) == (91.51, 85.80)
+    measurement = next(s for s in measurements(find_exhibit("table1"), "full") if s.row.method == "ease")
+    config = measurement.cell.config.as_json()
+    record = build_record(dataset="cifar100", protocol="B0 Inc5", backbone=IN21K, config=config)
+    assert published(measurement, record) == (91.51, 85.80)
     for other in ({"dataset": "cifar100-200"}, {"protocol": "B0 Inc2"}, {"backbone": IN1K}):
-        assert published(square, {**record, **other}) is None
-    limited = {**record, "config": {**record["config"], "limit_per_class": 20}}
-    assert published(square, limited) is None
+        assert published(measurement, record.model_copy(update=other)) is None
+    limited = build_record(
+        dataset="cifar100", protocol="B0 Inc5", backbone=IN21K, config={**config, "limit_per_class": 20}
+    )
+    assert published(measurement, limited) is None
 
 
-def drawn(plans: dict[str, list[Square]], out: Path, **how: Any) -> tuple[list[Any], Reproduction]:
+def drawn(plans: dict[str, list[Measurement]], out: Path, **how: Any) -> tuple[list[Any], Reproduction]:
     work = Reproduction(plans, out)
     return list(work.run(**how)), work
 
@@ -146,7 +144,7 @@ def test_an_exhibit_ends_in_a_figure_and_a_table_in_every_format(ablation: tuple
 
 def test_the_components_share_one_training(ablation: tuple[Path, Any]) -> None:
     _, found = ablation
-    trained = [r["forward_passes"]["train"] - r["passes_reused"] for r in found.records]
+    trained = [r.forward_passes.train - r.passes_reused for r in found.records]
     assert trained == [0, 60, 0, 0]
 
 
@@ -174,8 +172,8 @@ def test_shards_divide_the_work_and_together_do_all_of_it(tmp_path: Path) -> Non
 
 
 def test_what_fails_is_told_and_the_rest_is_drawn(tmp_path: Path) -> None:
-    good = squares(find_exhibit("ablation"), "small", methods=["simplecil"], options=QUICK)
-    bad = squares(
+    good = measurements(find_exhibit("ablation"), "small", methods=["simplecil"], options=QUICK)
+    bad = measurements(
         find_exhibit("ablation"),
         "small",
         methods=["simplecil"],
@@ -191,8 +189,8 @@ def test_seconds_are_told_of_runs_that_did_all_their_work(tmp_path: Path) -> Non
     everything = {"ablation": quick("ablation"), "time": quick("time", methods=["simplecil", "ease"])}
     # The component ablation's last row is plain EASE, and it has taken over its subspaces.
     found, _ = drawn(everything, tmp_path)
-    assert any(r["passes_reused"] for r in found[0].records)
-    assert not any(r["passes_reused"] for r in found[1].records)
+    assert any(r.passes_reused for r in found[0].records)
+    assert not any(r.passes_reused for r in found[1].records)
 
 
 @pytest.mark.parametrize(
@@ -213,18 +211,21 @@ def test_every_kind_of_figure_is_drawn(name: str, files: list[str], tmp_path: Pa
     assert Grid(tmp_path).record(plan[0].cell) is not None
 
 
-def _few(exhibit: Exhibit, square: Square) -> bool:
+def _few(exhibit: Exhibit, measurement: Measurement) -> bool:
     """Enough of an exhibit to draw it."""
     if exhibit.draw == "parameters":
-        return square.row.method in ("simplecil", "adam-adapter", "ease")
-    return square.varied.get("alpha", 0.1) in (0.1, 0.3) and square.varied.get("neighbours", 1) in (1, 5)
+        return measurement.row.method in ("simplecil", "adam-adapter", "ease")
+    return measurement.varied.get("alpha", 0.1) in (0.1, 0.3) and measurement.varied.get("neighbours", 1) in (
+        1,
+        5,
+    )
 
 
 def test_all_exhibits_with_a_method_leave_out_those_without_it() -> None:
-    found = plan("all", "tiny", methods=["memo", "ease"])
+    found = plan_exhibits("all", "tiny", methods=["memo", "ease"])
     assert {s.row.method for s in found["table1"]} == {"ease"}
     assert {s.row.method for s in found["table2"]} == {"memo", "ease"}
-    assert set(plan("all", "tiny", methods=["memo"])) == {"table2", "parameters"}
-    assert set(plan("all", "tiny")) == set(exhibits())
+    assert set(plan_exhibits("all", "tiny", methods=["memo"])) == {"table2", "parameters"}
+    assert set(plan_exhibits("all", "tiny")) == set(exhibits())
     with pytest.raises(EaseError, match="ranpac"):
-        plan("all", "tiny", methods=["ranpac"])
+        plan_exhibits("all", "tiny", methods=["ranpac"])

@@ -1,4 +1,4 @@
-"""Exactly minimal work: how many passes each method makes, as docs/performance.md says."""
+"""Exactly minimal work: how many passes each method makes, as docs/how-to/performance.md says."""
 
 from __future__ import annotations
 

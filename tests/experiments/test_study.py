@@ -119,9 +119,9 @@ def test_scores_of_finished_rows_can_be_added_up(tmp_path: Path) -> None:
     table, _ = run_study(study.cells(), tmp_path / "out", fused=study.fused)
     rows = {row.series.label: row.series.records[0] for row in table.rows}
     assert list(rows) == ["means", "whitened", "both", "whitened alone"]
-    assert rows["whitened alone"]["accuracy"] == rows["whitened"]["accuracy"]
-    assert rows["both"]["forward_passes"]["evaluation"] == sum(
-        rows[name]["forward_passes"]["evaluation"] for name in ("means", "whitened")
+    assert rows["whitened alone"].accuracy == rows["whitened"].accuracy
+    assert rows["both"].forward_passes.evaluation == sum(
+        rows[name].forward_passes.evaluation for name in ("means", "whitened")
     )
     logits, labels = [], None
     for cell in study.cells():
@@ -130,4 +130,4 @@ def test_scores_of_finished_rows_can_be_added_up(tmp_path: Path) -> None:
             labels = found["stage2/labels"]
     scaled = [(each - each.mean(1, keepdims=True)) / each.std(1, keepdims=True) for each in logits]
     right = (scaled[0] + 3 * scaled[1]).argmax(1) == labels
-    assert rows["both"]["last"] == pytest.approx(100 * right.mean())
+    assert rows["both"].last == pytest.approx(100 * right.mean())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -57,3 +58,59 @@ def test_nan_never_agrees(golden_folder: Path, tmp_path: Path) -> None:
     arrays["task0/prototypes"][:] = np.nan
     np.savez(tmp_path / "nan.npz", **arrays)
     assert not verify_file(tmp_path / "nan.npz").within()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"config": np.array("[" * 5000)},
+        {"config": np.array("[]")},
+        {"config": np.array('{"init_cls": 2}')},
+        {"class_order": np.array(["a"])},
+        {"class_order": np.array([0, 0, 1])},
+        {"task0/logits": np.zeros(3)},
+        {"task1/labels": np.array(["x"])},
+        {"task0/prototypes": np.array(7)},
+        {"task0/adapters/0.down_proj.weight": np.zeros((1, 1))},
+        {"task0/adapters/nonsense": np.zeros(1)},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_a_damaged_golden_file_is_one_line(
+    change: dict[str, np.ndarray], golden_folder: Path, tmp_path: Path
+) -> None:
+    shutil.copy(golden_folder / "common.npz", tmp_path)
+    with np.load(golden_folder / "large_base.npz") as content:
+        arrays = {name: content[name] for name in content.files}
+    np.savez(tmp_path / "bent.npz", **{**arrays, **change})
+    with pytest.raises(EaseError) as error:
+        verify_file(tmp_path / "bent.npz")
+    assert len(str(error.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("heads", 0),
+        ("heads", 2**70),
+        ("increment", -1),
+        ("init_cls", 10**9),
+        ("curve", []),
+        ("curve", None),
+        ("seed", -5),
+        ("optimizer", "x"),
+        ("ffn_num", 2**40),
+        ("alpha", "x"),
+    ],
+)
+def test_a_damaged_golden_configuration_is_one_line(
+    key: str, value: object, golden_folder: Path, tmp_path: Path
+) -> None:
+    shutil.copy(golden_folder / "common.npz", tmp_path)
+    with np.load(golden_folder / "large_base.npz") as content:
+        arrays = {name: content[name] for name in content.files}
+    config = {**json.loads(str(arrays["config"])), key: value}
+    np.savez(tmp_path / "bent.npz", **{**arrays, "config": np.array(json.dumps(config))})
+    with pytest.raises(EaseError) as error:
+        verify_file(tmp_path / "bent.npz")
+    assert len(str(error.value).splitlines()) == 1

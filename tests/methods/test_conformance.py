@@ -160,7 +160,7 @@ def test_saved_and_loaded_it_is_the_same_and_can_go_on(
     loaded, manifest = restore_learner(ModelDirectory(tmp_path / "model"), fresh_engine, again)
     images = test_images(replace(stream, tasks=stream.tasks[:2]))
     assert torch.equal(logits(learner, images), logits(loaded, images))
-    assert [entry["name"] for entry in manifest["classes"]] == list(stream.class_names[:4])
+    assert manifest.class_names == list(stream.class_names[:4])
     if loaded.kind == "ceiling":  # images are in no model directory: they have to be shown again
         with pytest.raises(EaseError, match="revisit"):
             loaded.learn(stream.tasks[2], again)

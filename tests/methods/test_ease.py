@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from ease.errors import EaseError
 from ease.heads.complement import complete, linear_map, nearest_images, semantic, transported
 from ease.heads.prototypes import PTM
-from ease.methods import class_fields, restore_learner, save_model
+from ease.methods import Compactable, Extendable, Forgettable, class_fields, restore_learner, save_model
 from ease.methods.ease import Ease, EaseSettings, UpperBound
 from ease.storage.model_directory import ModelDirectory
 from ease.streams import Dataset, ImageSet, Stream
@@ -137,6 +137,13 @@ def test_upper_bound_measures_old_prototypes_on_exemplars(engine: Engine, stream
     mean = newest[torch.from_numpy(first.labels) == 1].mean(0)
     assert torch.allclose(learner.classifier()[2, 1], mean, atol=1e-5)
     assert len(memory) == sum(len(task.train) for task in stream.tasks)
+
+
+def test_the_upper_bound_cannot_be_changed_because_its_exemplars_would_not_follow() -> None:
+    assert all(issubclass(Ease, capability) for capability in (Extendable, Forgettable, Compactable))
+    assert not any(
+        issubclass(UpperBound, capability) for capability in (Extendable, Forgettable, Compactable)
+    )
 
 
 def test_upper_bound_measures_whatever_the_synthesis(engine: Engine, stream: Stream) -> None:

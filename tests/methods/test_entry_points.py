@@ -20,7 +20,7 @@ from ease.methods.simplecil import SimpleCil
 from tests.test_cli import ease, refused
 
 ROOT = Path(__file__).parents[2]
-GUIDE = (ROOT / "docs" / "adding-a-method.md").read_text(encoding="utf-8")
+GUIDE = (ROOT / "docs" / "tutorials" / "add-a-method.md").read_text(encoding="utf-8")
 DIGITS = ["--dataset", "digits", "--protocol", "B0 Inc5", "--limit-per-class", "6", "--input-size", "16"]
 
 

@@ -64,5 +64,5 @@ def test_fully_shrunk_it_is_the_nearest_class_mean(
 
 
 def test_the_guide_shows_the_example_as_it_is() -> None:
-    guide = (ROOT / "docs" / "adding-a-method.md").read_text(encoding="utf-8")
+    guide = (ROOT / "docs" / "tutorials" / "add-a-method.md").read_text(encoding="utf-8")
     assert f"```python\n{EXAMPLE.read_text(encoding='utf-8')}```" in guide

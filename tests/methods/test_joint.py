@@ -78,6 +78,6 @@ def test_a_resumed_run_shows_the_old_tasks_again(tmp_path: Path, monkeypatch: py
     monkeypatch.undo()
     record = resume_run(tmp_path / "struck")
     changing = {"seconds", "peak_memory", "passes_repeated"}
-    assert {k: v for k, v in record.items() if k not in changing} == {
-        k: v for k, v in whole.items() if k not in changing
+    assert {k: v for k, v in record.as_json().items() if k not in changing} == {
+        k: v for k, v in whole.as_json().items() if k not in changing
     }

@@ -14,6 +14,7 @@ from ease.errors import EaseError
 from ease.methods import class_fields, current_settings, restore_learner, save_model
 from ease.methods._older_settings import REMOVED_SETTINGS
 from ease.methods.ease import Ease, EaseSettings
+from ease.storage.manifest import ModelState
 from ease.storage.model_directory import ModelDirectory
 from ease.streams import Stream
 from ease.training.engine import Engine
@@ -30,10 +31,9 @@ def model_of_an_earlier_version(
     directory = ModelDirectory(folder)
     save_model(directory, learner, class_fields(stream, 1))
     generation = directory.load()
-    kept = ("method", "settings", "backbone", "classes", "passes_per_image", "learner")
-    fields = {key: generation.manifest[key] for key in kept}
-    fields["settings"] = {**fields["settings"], **more}
-    directory.commit(fields, generation.files)
+    kept = {key: getattr(generation.manifest, key) for key in ModelState.model_fields}
+    state = ModelState(**{**kept, "settings": {**generation.manifest.settings, **more}})
+    directory.commit(state, generation.files)
     return learner, ModelDirectory(folder)
 
 

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from ease.experiments.record import RunRecord
+
 # Drop per stage, start, share trained: shaped like the real thing, so that the pictures can be judged by eye.
 METHODS = {
     "ease": (0.9, 99.5, [36_864] * 10),
@@ -15,7 +17,14 @@ METHODS = {
 }
 
 
-def build_record(method: str = "ease", seed: int = 1, stages: int = 10, **changes: Any) -> dict[str, Any]:
+def build_record(method: str = "ease", seed: int = 1, stages: int = 10, **changes: Any) -> RunRecord:
+    """A record with some of its values changed; a value of None is left out."""
+    values = {**record_values(method, seed, stages), **changes}
+    return RunRecord.parse({key: value for key, value in values.items() if value is not None})
+
+
+def record_values(method: str = "ease", seed: int = 1, stages: int = 10) -> dict[str, Any]:
+    """The JSON values of a record."""
     drop, start, trained = METHODS.get(method, METHODS["ease"])
     wobble = 0.4 * ((seed * 7) % 5 - 2)
 
@@ -25,7 +34,7 @@ def build_record(method: str = "ease", seed: int = 1, stages: int = 10, **change
     per_task = [[cell(stage, task) for task in range(stage + 1)] for stage in range(stages)]
     accuracy = [sum(row) / len(row) for row in per_task]
     lost = [per_task[t][t] - per_task[-1][t] for t in range(stages - 1)] or [0.0]
-    record = {
+    return {
         "format": 1,
         "method": method,
         "dataset": "glyphs",
@@ -56,14 +65,13 @@ def build_record(method: str = "ease", seed: int = 1, stages: int = 10, **change
         "versions": {"ease": "0.1.0", "python": "3.11.9", "torch": "2.13.0"},
         "notes": [],
     }
-    return {**record, **changes}
 
 
 @pytest.fixture(scope="session")
-def make_record() -> Callable[..., dict[str, Any]]:
+def make_record() -> Callable[..., RunRecord]:
     return build_record
 
 
 @pytest.fixture(scope="session")
-def three_methods() -> list[dict[str, Any]]:
+def three_methods() -> list[RunRecord]:
     return [build_record(method) for method in METHODS]

@@ -6,15 +6,15 @@ import csv
 import io
 import re
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 from rich.console import Console
 
 from ease.errors import EaseError
-from ease.reporting.tables import Exhibit, exhibit_table
+from ease.experiments.record import RunRecord
+from ease.reporting.tables import ExhibitTable, exhibit_table
 
-Make = Callable[..., dict[str, Any]]
+Make = Callable[..., RunRecord]
 ROWS, COLUMNS = ["SimpleCIL", "EASE"], ["CIFAR B0 Inc5", "R&D_set B0 Inc10"]
 
 
@@ -28,7 +28,7 @@ def cells(make_record: Make) -> dict[tuple[str, str], list[dict]]:
     }
 
 
-def printed(table: Exhibit, width: int) -> str:
+def printed(table: ExhibitTable, width: int) -> str:
     console = Console(file=io.StringIO(), width=width, color_system=None)
     console.print(table)
     return console.file.getvalue()  # type: ignore[attr-defined]
@@ -63,7 +63,7 @@ def test_markdown(cells: dict) -> None:
     lines = exhibit_table(ROWS, COLUMNS, cells, {("EASE", COLUMNS[1]): (61.0, 51.0)}).markdown().splitlines()
     assert len({len(re.findall(r"(?<!\\)\|", line)) for line in lines}) == 1
     assert lines[0].startswith(
-        r"| Method | CIFAR B0 Inc5 Ā % | CIFAR B0 Inc5 A\_B % | R&D\_set B0 Inc10 Ā % |"
+        r"| Method | CIFAR B0 Inc5 Ā % | CIFAR B0 Inc5 A\_B % | R&amp;D\_set B0 Inc10 Ā % |"
     )
     assert lines[3] == r"| EASE | **92.00 ±1.41** | 82.00 ±1.41 | – | 61.00 | – | 51.00 |"
 

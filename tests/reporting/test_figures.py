@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 
 from ease import reporting
 from ease.errors import EaseError
+from ease.experiments.record import RunRecord
 from ease.reporting.figures import (
     SubspaceView,
     against_k,
@@ -29,10 +30,10 @@ from ease.reporting.figures import (
     svg,
     two_subspaces,
 )
-from ease.reporting.figures.drawing import MUTED, PAPER, looks
+from ease.reporting.figures.drawing import MUTED, PAPER, method_styles
 from ease.reporting.figures.parameters import place_labels
 
-Make = Callable[..., dict[str, Any]]
+Make = Callable[..., RunRecord]
 MANY = [
     "ease",
     "simplecil",
@@ -66,7 +67,7 @@ def curves(axes: Any) -> dict[str, Any]:
     return {line.get_label(): line for line in axes.lines if not line.get_label().startswith("_")}
 
 
-def ending(make: Make, method: str, last: float, **changes: Any) -> dict[str, Any]:
+def ending(make: Make, method: str, last: float, **changes: Any) -> RunRecord:
     return make(method, stages=3, accuracy=[99.0, 95.0, last], last=last, **changes)
 
 
@@ -80,7 +81,7 @@ def look(line: Any) -> tuple[Any, ...]:
 def test_each_panel_has_its_curves_and_the_gap_at_the_end(make_record: Make) -> None:
     first = [ending(make_record, "ease", 90.0), ending(make_record, "simplecil", 85.8)]
     second = [ending(make_record, "finetune", 40.0), ending(make_record, "ease", 80.0, dataset="digits")]
-    second[0]["dataset"] = "digits"
+    second[0] = second[0].model_copy(update={"dataset": "digits"})
     fig = curve_panels([("Left", first), ("Right", second)])
     left, right, _legend = fig.axes
     assert [axes.get_title(loc="left") for axes in (left, right)] == ["Left", "Right"]
@@ -150,8 +151,8 @@ def test_panels_stand_in_a_grid_inside_the_picture(make_record: Make, count: int
     assert sum(axes.get_xlabel() == "Classes seen" for axes in fig.axes) == columns
 
 
-def test_looks_repeat_only_after_twenty_four() -> None:
-    found = looks(["exemplar-free"] * 24, [False] * 24)
+def test_styles_repeat_only_after_twenty_four() -> None:
+    found = method_styles(["exemplar-free"] * 24, [False] * 24)
     assert len({(one.colour, one.line, one.marker) for one in found}) == 24
 
 
@@ -160,7 +161,7 @@ def test_looks_repeat_only_after_twenty_four() -> None:
 
 def stored(
     make: Make, names: list[str], amount: Callable[[int], int], last: Callable[[int], float]
-) -> list[dict]:
+) -> list[RunRecord]:
     return [
         ending(
             make, name, last(i), parameters={"backbone": 1, "trained": [0, amount(i)], "stored": amount(i)}

@@ -16,10 +16,11 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from ease.errors import EaseError
+from ease.experiments.record import RunRecord
 from ease.reporting.figures import accuracy_curves, heat_floor, save, svg, task_heatmap
 from ease.reporting.figures.drawing import PALETTE, spread_apart
 
-Make = Callable[..., dict[str, Any]]
+Make = Callable[..., RunRecord]
 NAMES = "ease simplecil adam finetune lwf sdc l2p dualprompt coda der foster memo icarl".split()  # noqa: SIM905
 
 
@@ -40,12 +41,12 @@ def many_methods(make_record: Make) -> list[dict]:
     ]
 
 
-def test_each_method_is_a_curve_over_the_classes_seen(three_methods: list[dict]) -> None:
+def test_each_method_is_a_curve_over_the_classes_seen(three_methods: list[RunRecord]) -> None:
     drawn = curves(accuracy_curves(three_methods))
     assert list(drawn) == ["EASE", "SimpleCIL", "Finetune"]
     x, y = drawn["EASE"].get_data()
     assert list(x) == list(range(5, 51, 5))
-    assert list(y) == pytest.approx(three_methods[0]["accuracy"])
+    assert list(y) == pytest.approx(three_methods[0].accuracy)
 
 
 def test_a_base_task_shifts_the_first_point(make_record: Make) -> None:
@@ -54,7 +55,7 @@ def test_a_base_task_shifts_the_first_point(make_record: Make) -> None:
     assert list(x[:3]) == [50, 55, 60]
 
 
-def test_curves_differ_in_colour_and_marker(three_methods: list[dict]) -> None:
+def test_curves_differ_in_colour_and_marker(three_methods: list[RunRecord]) -> None:
     drawn = curves(accuracy_curves(three_methods)).values()
     assert [line.get_color() for line in drawn] == list(PALETTE[:3])
     assert len({line.get_marker() for line in drawn}) == 3
@@ -69,17 +70,17 @@ def test_seeds_become_a_mean_with_a_band(make_record: Make) -> None:
     records = [make_record(seed=seed) for seed in (1, 2, 3)]
     fig = accuracy_curves(records)
     (line,) = curves(fig).values()
-    assert list(line.get_ydata()) == pytest.approx(np.mean([r["accuracy"] for r in records], axis=0))
+    assert list(line.get_ydata()) == pytest.approx(np.mean([r.accuracy for r in records], axis=0))
     assert len(fig.axes[0].collections) == 1
     assert any("3 seeds" in text for text in texts(fig))
     assert not accuracy_curves(records[:1]).axes[0].collections
 
 
-def test_every_curve_is_labelled_with_its_last_value(three_methods: list[dict]) -> None:
+def test_every_curve_is_labelled_with_its_last_value(three_methods: list[RunRecord]) -> None:
     shown = texts(accuracy_curves(three_methods))
     for record, name in zip(three_methods, ("EASE", "SimpleCIL", "Finetune"), strict=True):
         assert name in shown
-        assert f"{record['last']:.1f}" in shown
+        assert f"{record.last:.1f}" in shown
 
 
 def test_labels_neither_overlap_nor_leave_the_picture(make_record: Make) -> None:
@@ -135,22 +136,17 @@ def test_labels_with_room_stay_where_they_are() -> None:
 
 def test_the_map_is_a_lower_triangle_with_a_number_in_each_cell(make_record: Make) -> None:
     record = make_record(stages=4)
-    fig = task_heatmap(record)
+    fig = task_heatmap(record.per_task, "EASE")
     (squares,) = fig.axes[0].collections
     assert len(squares.get_paths()) == 10
     numbers = [text.get_text() for text in fig.axes[0].texts]
-    assert numbers == [f"{value:.1f}" for row in record["per_task"] for value in row]
+    assert numbers == [f"{value:.1f}" for row in record.per_task for value in row]
 
 
-def test_a_large_map_has_a_scale_in_place_of_numbers(make_record: Make) -> None:
+def test_a_large_map_has_a_scale_in_place_of_numbers() -> None:
     count = 30
-    record = make_record() | {
-        "per_task": [[float(100 - b + t) for t in range(b + 1)] for b in range(count)],
-        "task_sizes": [1] * count,
-        "accuracy": [90.0] * count,
-        "test_images": [1] * count,
-    }
-    fig = task_heatmap(record)
+    per_task = [[float(100 - b + t) for t in range(b + 1)] for b in range(count)]
+    fig = task_heatmap(per_task, "EASE")
     assert not fig.axes[0].texts
     assert len(fig.axes) == 2
     assert len(fig.axes[0].get_xticks()) <= 12
@@ -158,13 +154,13 @@ def test_a_large_map_has_a_scale_in_place_of_numbers(make_record: Make) -> None:
 
 def test_a_task_without_test_images_stays_blank(make_record: Make) -> None:
     record = make_record(stages=3, per_task=[[90.0], [80.0, None], [70.0, None, 95.0]])
-    assert len(task_heatmap(record).axes[0].texts) == 4
+    assert len(task_heatmap(record.per_task, "EASE").axes[0].texts) == 4
 
 
-def test_maps_to_be_compared_share_where_their_colours_begin(three_methods: list[dict]) -> None:
-    assert heat_floor(three_methods) == 30.0
-    assert heat_floor(three_methods[:1]) == 90.0
-    (squares,) = task_heatmap(three_methods[0], lowest=30.0).axes[0].collections
+def test_maps_to_be_compared_share_where_their_colours_begin(three_methods: list[RunRecord]) -> None:
+    assert heat_floor([r.per_task for r in three_methods]) == 30.0
+    assert heat_floor([three_methods[0].per_task]) == 90.0
+    (squares,) = task_heatmap(three_methods[0].per_task, "", lowest=30.0).axes[0].collections
     assert squares.get_clim() == (30.0, 100.0)
 
 
@@ -172,21 +168,21 @@ def test_maps_to_be_compared_share_where_their_colours_begin(three_methods: list
 def test_short_runs_can_be_drawn(make_record: Make, stages: int) -> None:
     record = make_record(stages=stages)
     assert svg(accuracy_curves([record])).startswith(b"<?xml")
-    assert svg(task_heatmap(record)).startswith(b"<?xml")
+    assert svg(task_heatmap(record.per_task, "EASE")).startswith(b"<?xml")
 
 
 def test_a_name_is_not_a_formula(make_record: Make) -> None:
     record = make_record(dataset=r"a$\frac$b", method="x$^$")
     assert r"a$\frac$b · B0 Inc5 · ease-vit" in texts(accuracy_curves([record]))
     svg(accuracy_curves([record]))
-    svg(task_heatmap(record))
+    svg(task_heatmap(record.per_task, "EASE"))
 
 
 def test_equal_records_give_equal_files(make_record: Make, tmp_path: Path) -> None:
     for number in (1, 2):
         record = make_record(stages=4)
         save(accuracy_curves([record]), tmp_path / f"curve{number}", ("svg", "png", "pdf"))
-        save(task_heatmap(record), tmp_path / f"map{number}")
+        save(task_heatmap(record.per_task, "EASE"), tmp_path / f"map{number}")
     for name in ("curve{}.svg", "curve{}.png", "curve{}.pdf", "map{}.svg", "map{}.png"):
         first, second = ((tmp_path / name.format(number)).read_bytes() for number in (1, 2))
         assert first == second

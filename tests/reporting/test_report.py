@@ -7,14 +7,14 @@ from collections import Counter
 from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from ease.errors import EaseError
+from ease.experiments.record import RunRecord
 from ease.reporting.report import render_report, write_report
 
-Make = Callable[..., dict[str, Any]]
+Make = Callable[..., RunRecord]
 VOID = {"meta", "link", "br", "img", "input", "hr"}
 
 
@@ -53,8 +53,10 @@ class Page(HTMLParser):
 
 
 @pytest.fixture(scope="module")
-def full(three_methods: list[dict]) -> str:
-    return render_report([{**record, "notes": ["preset 'paper' gave alpha"]} for record in three_methods])
+def full(three_methods: list[RunRecord]) -> str:
+    return render_report(
+        [r.model_copy(update={"notes": ["preset 'paper' gave alpha"]}) for r in three_methods]
+    )
 
 
 def test_it_tells_the_whole_study(full: str) -> None:
@@ -189,9 +191,8 @@ def test_settings_may_cut_a_stream_differently(make_record: Make) -> None:
 
 
 def test_a_bare_record_is_enough(make_record: Make) -> None:
-    record = make_record(stages=1)
-    for key in ("classes", "config", "versions", "notes", "peak_memory", "passes_repeated"):
-        del record[key]
+    missing = ("classes", "config", "versions", "notes", "peak_memory", "passes_repeated")
+    record = make_record(stages=1, **dict.fromkeys(missing))
     page = Page(render_report([record]))
     assert "EASE met 5 classes in 1 task on" in page.text
     assert "best in bold" not in page.text

@@ -1,4 +1,4 @@
-"""The comparison table in its four dresses."""
+"""The comparison table in the terminal, as Markdown, as CSV and as LaTeX."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ import pytest
 from rich.console import Console
 
 from ease.errors import EaseError
-from ease.methods import method_title
+from ease.experiments.record import RunRecord
+from ease.methods import find_method, method_title
 from ease.reporting.series import group
 from ease.reporting.tables import comparison, count_text, percent_text, seconds_text
 
-Make = Callable[..., dict[str, Any]]
+Make = Callable[..., RunRecord]
 
 
 def printed(table: Any, width: int) -> str:
@@ -31,13 +32,13 @@ def best(table: Any) -> dict[str, list[str]]:
     }
 
 
-def test_the_best_of_each_column_is_marked(three_methods: list[dict]) -> None:
+def test_the_best_of_each_column_is_marked(three_methods: list[RunRecord]) -> None:
     marked = best(comparison(three_methods))
     assert marked["average"] == marked["last"] == marked["forgetting"] == ["ease"]
     assert marked["trained"] == marked["trained_per_task"] == marked["stored"] == ["simplecil"]
 
 
-def test_a_column_of_equal_figures_has_no_best(three_methods: list[dict]) -> None:
+def test_a_column_of_equal_figures_has_no_best(three_methods: list[RunRecord]) -> None:
     assert best(comparison(three_methods))["passes"] == []
 
 
@@ -83,7 +84,7 @@ def test_streams_are_told_apart_and_compared_within_themselves(make_record: Make
         make_record("simplecil", dataset="digits", last=60.0),
     ]
     table = comparison(records)
-    assert table.place_fields == ["dataset"]
+    assert table.benchmark_fields == ["dataset"]
     assert [table.names(row) for row in table.rows] == [
         ["glyphs", "EASE"],
         ["glyphs", "SimpleCIL"],
@@ -91,7 +92,7 @@ def test_streams_are_told_apart_and_compared_within_themselves(make_record: Make
         ["digits", "SimpleCIL"],
     ]
     assert [row.cells[1].best for row in table.rows] == [True, False, False, True]
-    assert [table.starts_place(number) for number in range(4)] == [False, False, True, False]
+    assert [table.starts_benchmark(number) for number in range(4)] == [False, False, True, False]
     assert table.latex().count(r"\midrule") == 2
 
 
@@ -106,7 +107,7 @@ def test_eighty_columns_hold_every_figure_whole(make_record: Make) -> None:
     assert max(map(len, narrow.splitlines())) <= 80
 
 
-def test_a_very_narrow_terminal_keeps_the_names(three_methods: list[dict]) -> None:
+def test_a_very_narrow_terminal_keeps_the_names(three_methods: list[RunRecord]) -> None:
     text = printed(comparison(three_methods), 40)
     assert "SimpleCIL  93.28  88.55        7.50" in text
     assert "…" not in text
@@ -119,7 +120,7 @@ def test_terminal_markup_and_control_characters_in_names_are_only_text(make_reco
     assert "\x1b" not in text
 
 
-def test_markdown_is_a_table_with_the_best_in_bold(three_methods: list[dict]) -> None:
+def test_markdown_is_a_table_with_the_best_in_bold(three_methods: list[RunRecord]) -> None:
     lines = comparison(three_methods).markdown().splitlines()
     assert len(lines) == 5
     assert len({line.count("|") for line in lines}) == 1
@@ -130,7 +131,7 @@ def test_markdown_is_a_table_with_the_best_in_bold(three_methods: list[dict]) ->
 def test_markdown_and_latex_escape_names(make_record: Make) -> None:
     records = [make_record(), make_record(dataset=r"a|b_<i>&50%\x")]
     table = comparison(records)
-    assert r"a\|b\_\<i\>&50%\\x" in table.markdown()
+    assert r"a\|b\_&lt;i&gt;&amp;50%\\x" in table.markdown()
     assert r"a|b\_<i>\&50\%\textbackslash{}x" in table.latex()
 
 
@@ -189,15 +190,46 @@ def test_methods_are_named_as_their_papers_name_them() -> None:
 
 
 def test_records_that_cannot_be_shown_say_so_in_one_line(make_record: Make) -> None:
-    unfinished = make_record()
-    del unfinished["forgetting"]
     with pytest.raises(EaseError, match="lacks forgetting"):
-        group([unfinished])
+        make_record(forgetting=None)
     with pytest.raises(EaseError, match="no record"):
         group([])
-    with pytest.raises(EaseError, match="format 2"):
-        group([make_record(format=2)])
+    with pytest.raises(EaseError, match="format 3"):
+        make_record(format=3)
     with pytest.raises(EaseError, match="stages"):
-        group([make_record(accuracy=[1.0])])
+        make_record(accuracy=[1.0])
     with pytest.raises(EaseError, match="JSON object"):
-        group([[]])  # type: ignore[list-item]
+        RunRecord.parse([])
+
+
+def test_memory_and_hardware_do_not_split_a_method(make_record: Make) -> None:
+    configs = [{"seed": seed, "image_memory": 100 * seed, "compile": seed == 2} for seed in (1, 2)]
+    (row,) = comparison([make_record(seed=c["seed"], config=c) for c in configs]).rows
+    assert row.series.seeds == [1, 2]
+
+
+def test_a_setting_that_is_younger_than_a_record_counts_as_its_default(make_record: Make) -> None:
+    settings = find_method("ease").Settings().model_dump(mode="json")
+    older = {key: value for key, value in settings.items() if key != "beta"}
+    configs = [{"settings": settings}, {"settings": older}]
+    records = [make_record(seed=seed, config=config) for seed, config in enumerate(configs)]
+    assert len(comparison(records).rows) == 1
+    assert len(comparison([*records, make_record(config={"settings": {**settings, "beta": 0.5}})]).rows) == 2
+
+
+@pytest.mark.parametrize("name", ["=1+1", "+x", "-x", "@SUM(A1)", "\t=1", " =1"])
+def test_no_name_is_a_formula_in_a_spreadsheet(make_record: Make, name: str) -> None:
+    (row,) = csv.DictReader(io.StringIO(comparison([make_record(method=name, label=name)]).csv()))
+    assert not any(row[key].strip().startswith(tuple("=+-@")) for key in ("method", "label"))
+    rows = list(csv.DictReader(io.StringIO(comparison([make_record(forgetting=-1.5)]).csv())))
+    assert rows[0]["forgetting"] == "-1.5"  # numbers stay numbers
+
+
+@pytest.mark.parametrize(
+    "name", ["<script>alert(1)</script>", "<img src=x onerror=y>", "a\n\n<b>", "&lt;i&gt;"]
+)
+def test_no_name_is_html_in_markdown(make_record: Make, name: str) -> None:
+    text = comparison([make_record(label=name), make_record(dataset=name)]).markdown()
+    assert "<" not in text
+    assert "lt;" in text
+    assert len(text.splitlines()) == 4

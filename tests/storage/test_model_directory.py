@@ -23,15 +23,30 @@ from ease.errors import EaseError
 from ease.storage import files as durable
 from ease.storage import lock
 from ease.storage import model_directory as store
-from ease.storage.model_directory import FORMAT, ModelDirectory
+from ease.storage.manifest import FORMAT, BackboneEntry, ClassEntry, ModelState, StoredFile, sealed
+from ease.storage.model_directory import ModelDirectory
 
 Files = dict[str, dict[str, Tensor]]
 
-FIELDS: dict[str, Any] = {
-    "method": "ease",
-    "backbone": {"name": "ease-vit", "weights_hash": "00", "mean": [0.5, 0.5, 0.5]},
-    "classes": [{"id": 0, "name": "çedilla", "task": 0, "count": 3}],
-}
+STATE = ModelState(
+    method="ease",
+    settings={},
+    backbone=BackboneEntry(
+        name="ease-vit",
+        weights_hash="00",
+        input_size=16,
+        mean=[0.5, 0.5, 0.5],
+        std=[0.5, 0.5, 0.5],
+        interpolation="bicubic",
+    ),
+    classes=[ClassEntry(id=0, name="çedilla", task=0, count=3)],
+    passes_per_image=1,
+    learner={},
+)
+
+
+def state(**changes: Any) -> ModelState:
+    return ModelState(**{**STATE.as_json(), **changes})
 
 
 def stage(task: int) -> Files:
@@ -69,7 +84,7 @@ def replaced(number: int) -> Files:
 def test_files_that_every_generation_replaces_do_not_pile_up(tmp_path: Path) -> None:
     directory = ModelDirectory(tmp_path / "model", history_limit=4_000)
     for number in range(1, 13):
-        directory.commit(FIELDS, replaced(number))
+        directory.commit(STATE, replaced(number))
     assert directory.generations() == [9, 10, 11, 12]
     assert len(list((directory.path / "learner").iterdir())) == 4
     for number in directory.generations():
@@ -77,20 +92,20 @@ def test_files_that_every_generation_replaces_do_not_pile_up(tmp_path: Path) -> 
     with pytest.raises(EaseError, match="no generation 8: known: 9, 10, 11, 12"):
         directory.rollback(8)
     directory.rollback(9)
-    assert directory.commit(FIELDS, replaced(13)) == 13
+    assert directory.commit(STATE, replaced(13)) == 13
 
 
 def test_the_generation_before_always_stays(tmp_path: Path) -> None:
     directory = ModelDirectory(tmp_path / "model", history_limit=0)
     for number in range(1, 5):
-        directory.commit(FIELDS, replaced(number))
+        directory.commit(STATE, replaced(number))
     assert directory.generations() == [3, 4]
 
 
 def test_generations_that_only_add_files_are_all_kept(tmp_path: Path) -> None:
     directory = ModelDirectory(tmp_path / "model", history_limit=0)
     for task in range(4):
-        directory.commit(FIELDS, {name: value for name, value in stage(task).items() if name[0] != "l"})
+        directory.commit(STATE, {name: value for name, value in stage(task).items() if name[0] != "l"})
     assert directory.generations() == [1, 2, 3, 4]
 
 
@@ -99,23 +114,23 @@ def test_old_generations_that_cannot_be_removed_do_not_undo_a_new_one(
 ) -> None:
     directory = ModelDirectory(tmp_path / "model", history_limit=0)
     for number in (1, 2):
-        directory.commit(FIELDS, replaced(number))
+        directory.commit(STATE, replaced(number))
 
     def refuse(path: Path) -> None:
         raise EaseError(f"cannot remove {path}")
 
     with monkeypatch.context() as patch:
         patch.setattr(durable, "remove", refuse)
-        assert directory.commit(FIELDS, replaced(3)) == 3
+        assert directory.commit(STATE, replaced(3)) == 3
     assert directory.generations() == [1, 2, 3]
-    directory.commit(FIELDS, replaced(4))
+    directory.commit(STATE, replaced(4))
     assert directory.generations() == [3, 4]
     assert unreferenced(directory) == set()
 
 
 def unreferenced(directory: ModelDirectory) -> set[str]:
     manifests = [directory.manifest(number) for number in directory.generations()]
-    needed = {entry["path"] for manifest in manifests for entry in manifest["files"].values()}
+    needed = {entry.path for manifest in manifests for entry in manifest.files.values()}
     return {name for name in content(directory.path) if name.endswith(".safetensors")} - needed
 
 
@@ -147,7 +162,7 @@ def directory(tmp_path: Path) -> ModelDirectory:
 @pytest.fixture
 def grown(directory: ModelDirectory) -> ModelDirectory:
     for task in range(2):
-        directory.commit(FIELDS | {"task": task}, stage(task))
+        directory.commit(state(seed=task), stage(task))
     return directory
 
 
@@ -157,14 +172,14 @@ def grown(directory: ModelDirectory) -> ModelDirectory:
 def test_a_model_comes_back_as_it_went(directory: ModelDirectory) -> None:
     assert not directory.exists
     assert directory.generations() == []
-    assert directory.commit(FIELDS, stage(0)) == 1
+    assert directory.commit(STATE, stage(0)) == 1
     again = ModelDirectory(str(directory.path))
     assert again.exists
     generation = again.load()
     assert generation.number == 1
     assert same(generation.files, stage(0))
-    assert generation.manifest["format"] == FORMAT
-    assert {key: generation.manifest[key] for key in FIELDS} == FIELDS
+    assert generation.manifest.format == FORMAT
+    assert {key: getattr(generation.manifest, key) for key in dict(STATE)} == dict(STATE)
     again.verify()
 
 
@@ -181,9 +196,9 @@ def test_the_layout_is_the_one_in_the_contract(grown: ModelDirectory) -> None:
         "subspaces/0001.safetensors",
     ]
     assert grown.manifest_path.read_bytes() == (grown.path / "manifests" / "0002.json").read_bytes()
-    for entry in grown.manifest()["files"].values():
-        data = (grown.path / entry["path"]).read_bytes()
-        assert entry == {"path": entry["path"], "sha256": durable.entry_of(data).sha256, "size": len(data)}
+    for entry in grown.manifest().files.values():
+        data = (grown.path / entry.path).read_bytes()
+        assert entry == StoredFile(durable.entry_of(data).sha256, len(data), entry.path)
 
 
 def test_old_files_are_never_touched_when_the_model_grows(grown: ModelDirectory) -> None:
@@ -192,7 +207,7 @@ def test_old_files_are_never_touched_when_the_model_grows(grown: ModelDirectory)
         return {str(f): (f.stat().st_ino, f.stat().st_mtime_ns) for f in paths}
 
     before = facts()
-    grown.commit(FIELDS, stage(2))
+    grown.commit(STATE, stage(2))
     after = facts()
     assert {name: after[name] for name in before} == before
     assert len(after) == len(before) + 4  # subspace, prototypes, learner, manifest
@@ -201,7 +216,7 @@ def test_old_files_are_never_touched_when_the_model_grows(grown: ModelDirectory)
 def test_each_generation_keeps_its_own_content(grown: ModelDirectory) -> None:
     assert same(grown.load(1).files, stage(0))
     assert same(grown.load(2).files, stage(1))
-    assert grown.load(1).manifest["task"] == 0
+    assert grown.load(1).manifest.seed == 0
 
 
 def test_only_the_named_files_are_read(grown: ModelDirectory) -> None:
@@ -215,28 +230,28 @@ def test_only_the_named_files_are_read(grown: ModelDirectory) -> None:
 
 def test_kept_files_are_carried_over_and_others_left_behind(grown: ModelDirectory) -> None:
     before = content(grown.path)
-    grown.commit(FIELDS, {"learner/0000": {"head": torch.zeros(2)}}, keep=["subspaces/0000"])
+    grown.commit(STATE, {"learner/0000": {"head": torch.zeros(2)}}, keep=["subspaces/0000"])
     assert sorted(grown.load().files) == ["learner/0000", "subspaces/0000"]
     assert same(grown.load(2).files, stage(1))
     assert {k: v for k, v in content(grown.path).items() if k in before and k != "manifest.json"} == {
         k: v for k, v in before.items() if k != "manifest.json"
     }
     with pytest.raises(EaseError, match="no file 'memory/0000' to keep"):
-        grown.commit(FIELDS, {}, keep=["memory/0000"])
+        grown.commit(STATE, {}, keep=["memory/0000"])
     (grown.path / "subspaces" / "0000.safetensors").write_bytes(b"broken")
     with pytest.raises(EaseError, match="6 bytes in place of"):
-        grown.commit(FIELDS, {}, keep=["subspaces/0000"])
+        grown.commit(STATE, {}, keep=["subspaces/0000"])
 
 
 def test_content_that_returns_is_found_again(grown: ModelDirectory) -> None:
     files = set(content(grown.path))
-    grown.commit(FIELDS, stage(0))  # the learner state of the first generation
+    grown.commit(STATE, stage(0))  # the learner state of the first generation
     assert set(content(grown.path)) - files == {"manifests/0003.json"}
 
 
 def test_a_damaged_file_is_written_anew_when_its_content_is_at_hand(grown: ModelDirectory) -> None:
     (grown.path / "subspaces" / "0000.safetensors").write_bytes(b"broken")
-    grown.commit(FIELDS, stage(1))
+    grown.commit(STATE, stage(1))
     assert same(grown.load().files, stage(1))
     with pytest.raises(EaseError, match="damaged"):
         grown.load(2)
@@ -245,7 +260,7 @@ def test_a_damaged_file_is_written_anew_when_its_content_is_at_hand(grown: Model
 def test_two_directories_with_equal_tensors_have_equal_files(tmp_path: Path) -> None:
     both = [ModelDirectory(tmp_path / name) for name in "ab"]
     for one in both:
-        one.commit(FIELDS, stage(1))
+        one.commit(STATE, stage(1))
     a, b = ({k: v for k, v in content(one.path).items() if k.endswith(".safetensors")} for one in both)
     assert a == b
 
@@ -255,50 +270,50 @@ def test_two_directories_with_equal_tensors_have_equal_files(tmp_path: Path) -> 
 )
 def test_a_name_that_is_no_place_is_refused(directory: ModelDirectory, name: str) -> None:
     with pytest.raises(ValueError, match="is no model file"):
-        directory.commit(FIELDS, {name: {}})
+        directory.commit(STATE, {name: {}})
     assert not directory.path.exists()
 
 
 def test_the_longest_name_can_be_written_twice_and_read(directory: ModelDirectory) -> None:
     name = f"{'k' * 64}/{'n' * 64}"
     for value in (1.0, 2.0):
-        directory.commit({}, {name: {"w": torch.tensor(value)}})
+        directory.commit(STATE, {name: {"w": torch.tensor(value)}})
     assert [directory.load(g).files[name]["w"].item() for g in (1, 2)] == [1.0, 2.0]
 
 
 def test_names_that_look_like_later_paths_do_not_collide(directory: ModelDirectory) -> None:
     tricky = {"learner/0000-g0002": {"x": torch.tensor(7.0)}}
-    directory.commit({}, stage(0) | tricky)
-    directory.commit({}, stage(1) | tricky)
+    directory.commit(STATE, stage(0) | tricky)
+    directory.commit(STATE, stage(1) | tricky)
     assert same(directory.load(1).files, stage(0) | tricky)
     assert same(directory.load(2).files, stage(1) | tricky)
 
 
-@pytest.mark.parametrize("fields", [{"files": {}}, {"loss": float("nan")}, {"x": object()}])
-def test_fields_that_cannot_be_stored_are_refused_before_writing(
-    directory: ModelDirectory, fields: dict[str, Any]
+@pytest.mark.parametrize("values", [{"loss": float("nan")}, {"x": object()}])
+def test_values_that_cannot_be_stored_are_refused_before_writing(
+    directory: ModelDirectory, values: dict[str, Any]
 ) -> None:
     with pytest.raises((ValueError, TypeError)):
-        directory.commit(fields, stage(0))
+        directory.commit(state(learner=values), stage(0))
     assert not directory.path.exists()
 
 
-def test_fields_are_stored_as_json_knows_them(directory: ModelDirectory) -> None:
-    directory.commit({"counts": {1: (2, 3)}, "name": "\udcff"}, {})
-    assert directory.manifest()["counts"] == {"1": [2, 3]}
-    assert directory.manifest()["name"] == "\udcff"
+def test_values_are_stored_as_json_knows_them(directory: ModelDirectory) -> None:
+    directory.commit(state(learner={"counts": {1: (2, 3)}, "name": "\udcff"}, method="\udcff"), {})
+    assert directory.manifest().learner == {"counts": {"1": [2, 3]}, "name": "\udcff"}
+    assert directory.manifest().method == "\udcff"
 
 
 # --- going back -----------------------------------------------------------------------------------
 
 
 def test_after_a_rollback_numbers_go_on_and_nothing_is_lost(grown: ModelDirectory) -> None:
-    grown.commit(FIELDS, stage(2))
+    grown.commit(STATE, stage(2))
     grown.rollback(1)
     assert same(grown.load().files, stage(0))
     assert grown.manifest_path.read_bytes() == (grown.path / "manifests" / "0001.json").read_bytes()
     other = stage(0) | {"subspaces/0001": {"down": torch.full((2, 3), -1.0)}}
-    assert grown.commit(FIELDS, other) == 4
+    assert grown.commit(STATE, other) == 4
     assert grown.generations() == [1, 2, 3, 4]
     for number, expected in {1: stage(0), 2: stage(1), 3: stage(2), 4: other}.items():
         assert same(grown.load(number).files, expected)
@@ -331,11 +346,11 @@ def test_cleared_history_leaves_the_current_generation_alone(grown: ModelDirecto
     assert grown.generations() == [2]
     assert secret not in content(grown.path).values()
     assert unreferenced(grown) == set()
-    assert grown.commit(FIELDS, stage(2)) == 3
+    assert grown.commit(STATE, stage(2)) == 3
 
 
 @pytest.mark.parametrize("harm", [Path.unlink, lambda path: path.write_bytes(b"{")])
-@pytest.mark.parametrize("act", [ModelDirectory.clear_history, lambda d: d.commit(FIELDS, stage(2))])
+@pytest.mark.parametrize("act", [ModelDirectory.clear_history, lambda d: d.commit(STATE, stage(2))])
 def test_the_numbered_copy_of_a_good_manifest_is_mended(
     grown: ModelDirectory, harm: Callable[[Path], Any], act: Callable[[ModelDirectory], Any]
 ) -> None:
@@ -369,13 +384,13 @@ def strike_at(number: int, strike: Callable[[], None]) -> Callable[[str, Path], 
 
 
 def next_step(directory: ModelDirectory) -> int:
-    return directory.commit(FIELDS | {"task": 1}, stage(1))
+    return directory.commit(state(seed=1), stage(1))
 
 
 def test_a_commit_syncs_every_file_and_folder_before_the_manifest_names_them(
     directory: ModelDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    directory.commit(FIELDS, stage(0))
+    directory.commit(STATE, stage(0))
     synced: set[int] = set()
     at_the_end: set[int] = set()
     fsync, replace = os.fsync, os.replace
@@ -391,7 +406,7 @@ def test_a_commit_syncs_every_file_and_folder_before_the_manifest_names_them(
 
     monkeypatch.setattr(os, "fsync", record_fsync)
     monkeypatch.setattr(os, "replace", record_replace)
-    directory.commit(FIELDS, stage(1))
+    directory.commit(STATE, stage(1))
     new = ["subspaces/0001.safetensors", "prototypes/0001.safetensors", "learner/0000-g0002.safetensors"]
     for name in [
         *new,
@@ -407,7 +422,7 @@ def test_a_commit_syncs_every_file_and_folder_before_the_manifest_names_them(
 
 
 def test_a_commit_ends_with_its_manifests(directory: ModelDirectory) -> None:
-    points = recorded_points(directory, lambda d: d.commit(FIELDS, stage(0)))
+    points = recorded_points(directory, lambda d: d.commit(STATE, stage(0)))
     replaced = [point.split()[1] for point in points if point.startswith("after-replace")]
     assert replaced[-2:] == ["0001.json", "manifest.json"]
     assert len(replaced) == 5
@@ -418,7 +433,7 @@ def test_a_kill_at_any_instant_leaves_the_last_good_generation(tmp_path: Path, f
     """First commit and second; each child dies at one point, then the model is opened and grows on."""
     origin = ModelDirectory(tmp_path / "origin")
     if not first:
-        origin.commit(FIELDS | {"task": 0}, stage(0))
+        origin.commit(state(seed=0), stage(0))
     rehearsal = tmp_path / "rehearsal"
     shutil.copytree(origin.path, rehearsal) if origin.exists else None
     points = recorded_points(ModelDirectory(rehearsal), next_step)
@@ -437,21 +452,21 @@ def test_a_kill_at_any_instant_leaves_the_last_good_generation(tmp_path: Path, f
         new = f"after-replace {victim.manifest_path.name}" in points[: number + 1]
         if new:
             assert same(victim.load().files, stage(1))
-            assert victim.manifest()["task"] == 1
+            assert victim.manifest().seed == 1
         elif first:
             assert not victim.exists
             with pytest.raises(EaseError, match="there is no model"):
                 victim.load()
         else:
             assert same(victim.load().files, stage(0))
-            assert victim.manifest()["task"] == 0
+            assert victim.manifest().seed == 0
         for generation in victim.generations():  # what is listed is whole
             victim.verify(generation)
         assert content(victim.path) == before, "reading must not write"
         outcomes.append(new)
 
         taken = victim.generations()
-        assert victim.commit(FIELDS, stage(2)) == max(taken, default=0) + 1
+        assert victim.commit(STATE, stage(2)) == max(taken, default=0) + 1
         assert same(victim.load().files, stage(2))
         assert temporaries(victim.path) == []
         assert unreferenced(victim) == set()
@@ -463,7 +478,7 @@ def test_a_kill_at_any_instant_leaves_the_last_good_generation(tmp_path: Path, f
 def test_a_kill_while_going_back_or_clearing_leaves_a_whole_model(tmp_path: Path) -> None:
     origin = ModelDirectory(tmp_path / "origin")
     for task in range(3):
-        origin.commit(FIELDS, stage(task))
+        origin.commit(STATE, stage(task))
     works: list[tuple[Callable[[ModelDirectory], None], tuple[int, ...]]] = [
         (lambda d: d.rollback(1), (1, 3)),
         (lambda d: d.clear_history(), (3,)),
@@ -503,7 +518,7 @@ def test_a_full_disk_at_any_instant_changes_nothing(tmp_path: Path, first: bool)
 
     model = ModelDirectory(tmp_path / "model")
     if not first:
-        model.commit(FIELDS, stage(0))
+        model.commit(STATE, stage(0))
     rehearsal = tmp_path / "rehearsal"
     shutil.copytree(model.path, rehearsal) if model.exists else None
     points = recorded_points(ModelDirectory(rehearsal), next_step)
@@ -533,7 +548,7 @@ def test_a_disk_that_stays_full_from_some_instant_on_leaves_a_whole_model(tmp_pa
         return fault
 
     origin = ModelDirectory(tmp_path / "origin")
-    origin.commit(FIELDS, stage(0))
+    origin.commit(STATE, stage(0))
     shutil.copytree(origin.path, tmp_path / "rehearsal")
     points = recorded_points(ModelDirectory(tmp_path / "rehearsal"), next_step)
     for number in range(len(points)):
@@ -555,12 +570,12 @@ def test_an_interruption_at_any_instant_changes_nothing(grown: ModelDirectory, t
         raise KeyboardInterrupt
 
     shutil.copytree(grown.path, tmp_path / "rehearsal")
-    points = recorded_points(ModelDirectory(tmp_path / "rehearsal"), lambda d: d.commit(FIELDS, stage(2)))
+    points = recorded_points(ModelDirectory(tmp_path / "rehearsal"), lambda d: d.commit(STATE, stage(2)))
     before = content(grown.path)
     for number in range(len(points)):
         durable.fault = strike_at(number, strike)
         with pytest.raises(KeyboardInterrupt):
-            grown.commit(FIELDS, stage(2))
+            grown.commit(STATE, stage(2))
         durable.fault = durable._no_fault
         assert content(grown.path) == before, points[number]
 
@@ -571,7 +586,7 @@ def test_a_real_file_size_limit_changes_nothing(grown: ModelDirectory) -> None:
     def limited() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (1500, 1500))
         with pytest.raises(EaseError, match="file size limit is reached"):
-            grown.commit(FIELDS, stage(2) | {"memory/0000": {"images": torch.zeros(5000)}})
+            grown.commit(STATE, stage(2) | {"memory/0000": {"images": torch.zeros(5000)}})
 
     assert in_child(limited) == 0
     assert content(grown.path) == before
@@ -603,7 +618,7 @@ def test_the_sweep_spares_what_is_not_ours(grown: ModelDirectory, tmp_path: Path
     (grown.path / "memory").symlink_to(outside)
     grown.load()
     assert set(orphan) <= set(content(grown.path))
-    grown.commit(FIELDS, stage(1))
+    grown.commit(STATE, stage(1))
     left = content(grown.path)
     assert {name: left[name] for name in mine} == mine
     assert not set(orphan) & set(left)
@@ -614,7 +629,7 @@ def test_nothing_is_swept_while_a_manifest_cannot_be_read(grown: ModelDirectory)
     old = grown.path / "manifests" / "0001.json"
     raw = old.read_bytes()
     old.write_bytes(b"{")
-    grown.commit(FIELDS, stage(2))  # an old damaged manifest does not keep the model from growing
+    grown.commit(STATE, stage(2))  # an old damaged manifest does not keep the model from growing
     with pytest.raises(EaseError, match="damaged"):
         grown.load(1)
     old.write_bytes(raw)  # from a backup
@@ -641,7 +656,7 @@ def test_any_flipped_byte_is_an_error_and_never_a_wrong_load(
     model = ModelDirectory(tmp_path / "model")
     if not model.exists:
         for task in range(2):
-            model.commit(FIELDS, stage(task))
+            model.commit(STATE, stage(task))
     original = content(model.path)
     name = sorted(original)[which]
     (model.path / name).write_bytes(changed(original[name], where, flip))
@@ -656,7 +671,7 @@ def test_any_flipped_byte_is_an_error_and_never_a_wrong_load(
 
 
 def test_every_flipped_byte_of_the_manifest_is_an_error(directory: ModelDirectory) -> None:
-    directory.commit({"classes": [{"id": 1, "name": "é"}]}, {"learner/0": {"w": torch.ones(1)}})
+    directory.commit(STATE, {"learner/0": {"w": torch.ones(1)}})
     raw = directory.manifest_path.read_bytes()
     for position in range(len(raw)):
         for flip in (1, 32):
@@ -676,10 +691,10 @@ def test_a_cut_file_is_an_error(grown: ModelDirectory) -> None:
 
 def forge(directory: ModelDirectory, change: Callable[[dict[str, Any]], Any]) -> None:
     """What a stranger who knows the format could write: a changed manifest with a right checksum."""
-    manifest = directory.manifest()
+    manifest = json.loads(directory.manifest_path.read_text(encoding="utf-8"))
     del manifest["checksum"]
     change(manifest)
-    directory.manifest_path.write_bytes(store._sealed(manifest))
+    directory.manifest_path.write_bytes(sealed(manifest))
 
 
 @pytest.mark.parametrize(
@@ -717,18 +732,18 @@ def test_a_link_out_of_the_directory_is_refused(grown: ModelDirectory, tmp_path:
     else:
         shutil.rmtree(inside)
         inside.symlink_to(tmp_path / "outside")
-    for act in (grown.load, grown.verify, lambda: grown.commit(FIELDS, {}, keep=["subspaces/0000"])):
+    for act in (grown.load, grown.verify, lambda: grown.commit(STATE, {}, keep=["subspaces/0000"])):
         with pytest.raises(EaseError, match="leads out of the model directory"):
             act()
     if link == "folder":
         with pytest.raises(EaseError, match="leads out of the model directory"):
-            grown.commit(FIELDS, stage(3))
+            grown.commit(STATE, stage(3))
 
 
 def test_the_directory_itself_may_be_reached_by_a_link(grown: ModelDirectory, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(grown.path)
     linked = ModelDirectory(tmp_path / "link")
-    linked.commit(FIELDS, stage(2))
+    linked.commit(STATE, stage(2))
     assert same(grown.load().files, stage(2))
 
 
@@ -762,7 +777,7 @@ def test_a_forged_manifest_is_refused(grown: ModelDirectory, change: Callable[[d
 @pytest.mark.parametrize("raw", [b"[]", b"3", b"null", b"[" * 10**5, b'{"format": 1}', b"\x80\x04N."])
 def test_what_is_no_manifest_is_refused(grown: ModelDirectory, raw: bytes) -> None:
     grown.manifest_path.write_bytes(raw)
-    for act in (grown.load, grown.verify, lambda: grown.commit(FIELDS, stage(2))):
+    for act in (grown.load, grown.verify, lambda: grown.commit(STATE, stage(2))):
         with pytest.raises(EaseError, match="damaged"):
             act()
 
@@ -783,7 +798,7 @@ def test_a_later_format_asks_for_an_upgrade(grown: ModelDirectory) -> None:
     manifest = json.loads(grown.manifest_path.read_text(encoding="utf-8"))
     grown.manifest_path.write_text(json.dumps({"format": FORMAT + 1, "new": manifest}))
     before = content(grown.path)
-    for act in (grown.load, grown.verify, lambda: grown.commit(FIELDS, stage(2))):
+    for act in (grown.load, grown.verify, lambda: grown.commit(STATE, stage(2))):
         with pytest.raises(EaseError, match=f"has format {FORMAT + 1}.*upgrade ease-cil"):
             act()
     assert content(grown.path) == before
@@ -796,7 +811,7 @@ def fault_points(directory: ModelDirectory) -> int:
     """How many points a first commit passes."""
     seen: list[str] = []
     durable.fault = lambda point, _: seen.append(point)
-    directory.commit(FIELDS, stage(0))
+    directory.commit(STATE, stage(0))
     durable.fault = durable._no_fault
     shutil.rmtree(directory.path)
     return len(seen)
@@ -821,7 +836,7 @@ def test_a_first_commit_that_fails_leaves_nothing(directory: ModelDirectory) -> 
     for number in range(1, fault_points(directory) + 1):
         durable.fault = Countdown(number, strike)
         with pytest.raises(EaseError, match="disk is full"):
-            ModelDirectory(directory.path / "in" / "there").commit(FIELDS, stage(0))
+            ModelDirectory(directory.path / "in" / "there").commit(STATE, stage(0))
         durable.fault = durable._no_fault
         assert not directory.path.exists(), number
 
@@ -830,11 +845,11 @@ def test_where_a_first_commit_was_killed_a_new_model_can_be_made(directory: Mode
     ends = set()
     for number in range(1, fault_points(directory) + 1):
         durable.fault = Countdown(number, lambda: os._exit(9))
-        assert in_child(lambda: directory.commit(FIELDS, stage(0)) and None) == 9
+        assert in_child(lambda: directory.commit(STATE, stage(0)) and None) == 9
         durable.fault = durable._no_fault
         try:
             directory.check_free()
-            assert directory.commit(FIELDS, stage(1)) == 1
+            assert directory.commit(STATE, stage(1)) == 1
             ends.add("free")
         except EaseError as error:
             if "ease rollback 1" in str(
@@ -910,14 +925,14 @@ def test_a_second_process_is_refused_until_the_first_is_done(directory: ModelDir
     try:
         assert os.read(told, 10) == b"held"
         with pytest.raises(EaseError, match=f"^another process is writing {directory.path}: wait"):
-            directory.commit(FIELDS, stage(0))
+            directory.commit(STATE, stage(0))
         assert not directory.exists
     finally:
         os.kill(child, signal.SIGKILL)  # no chance to tidy up: the system releases the lock
         os.waitpid(child, 0)
         os.close(told)
         os.close(tell)
-    assert directory.commit(FIELDS, stage(0)) == 1
+    assert directory.commit(STATE, stage(0)) == 1
 
 
 def test_two_objects_and_two_threads_exclude_each_other(directory: ModelDirectory) -> None:
@@ -925,20 +940,20 @@ def test_two_objects_and_two_threads_exclude_each_other(directory: ModelDirector
 
     def try_to_write() -> None:
         try:
-            directory.commit(FIELDS, stage(0))
+            directory.commit(STATE, stage(0))
         except EaseError as error:
             refused.append(str(error))
 
     with directory.writing():
         with pytest.raises(EaseError, match="another process is writing"):
-            ModelDirectory(directory.path).commit(FIELDS, stage(0))
+            ModelDirectory(directory.path).commit(STATE, stage(0))
         thread = threading.Thread(target=try_to_write)
         thread.start()
         thread.join()
         assert len(refused) == 1
-        assert directory.commit(FIELDS, stage(0)) == 1  # the holder may
-        directory.commit(FIELDS, stage(1))
-    assert ModelDirectory(directory.path).commit(FIELDS, stage(2)) == 3
+        assert directory.commit(STATE, stage(0)) == 1  # the holder may
+        directory.commit(STATE, stage(1))
+    assert ModelDirectory(directory.path).commit(STATE, stage(2)) == 3
 
 
 def test_a_forked_worker_does_not_keep_the_lock(directory: ModelDirectory) -> None:
@@ -950,7 +965,7 @@ def test_a_forked_worker_does_not_keep_the_lock(directory: ModelDirectory) -> No
         if child == 0:
             os.close(release)
             try:
-                directory.commit(FIELDS, stage(0))
+                directory.commit(STATE, stage(0))
                 os.write(tell, b"wrote")
             except EaseError:  # the parent's lock is not the child's
                 os.write(tell, b"refused")
@@ -959,7 +974,7 @@ def test_a_forked_worker_does_not_keep_the_lock(directory: ModelDirectory) -> No
         answer = os.read(told, 10)
     try:
         assert answer == b"refused"
-        assert ModelDirectory(directory.path).commit(FIELDS, stage(0)) == 1
+        assert ModelDirectory(directory.path).commit(STATE, stage(0)) == 1
     finally:
         os.close(release)
         os.waitpid(child, 0)
@@ -980,8 +995,8 @@ def test_where_the_file_system_cannot_lock_a_flag_file_serves(
         ModelDirectory(directory.path).writing(),
     ):
         pass
-    assert directory.commit(FIELDS, stage(0)) == 1
-    assert ModelDirectory(directory.path).commit(FIELDS, stage(1)) == 2
+    assert directory.commit(STATE, stage(0)) == 1
+    assert ModelDirectory(directory.path).commit(STATE, stage(1)) == 2
 
 
 def test_reading_needs_no_lock_and_makes_nothing(grown: ModelDirectory, tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from ease import __version__
 from ease.backbone.ports import tensors_hash
@@ -21,7 +20,8 @@ from ease.filesystem import entries, shown, what_is
 from ease.methods import BACKBONE_FILE, making_sense, weights_beside
 from ease.storage import files as durable
 from ease.storage.files import FileEntry
-from ease.storage.model_directory import ModelDirectory, decode_manifest, manifest_copy, model_directory
+from ease.storage.manifest import BackboneEntry, Manifest, decode_manifest, manifest_copy
+from ease.storage.model_directory import ModelDirectory, model_directory
 
 FORMAT = 1
 MANIFEST, INDEX = "manifest.json", "pack.json"
@@ -71,14 +71,15 @@ def pack(path: Path, out: Path, *, weights: Path | None = None, images: bool = F
     directory = model_directory(path)
     durable.check_place(out)
     raw = durable.read_bytes(directory.manifest_path, durable.JSON_LIMIT)
-    manifest, stored = decode_manifest(raw, directory.manifest_path)
+    manifest = decode_manifest(raw, directory.manifest_path)
+    stored = manifest.files
     if not images and any(name.startswith(IMAGES) for name in stored):
         raise EaseError(
             f"the model in {directory.path} keeps training images, which anyone who has the archive can see: "
             "allow that (--with-images), or use an exemplar-free method"
         )
     with making_sense(directory):
-        backbone = _backbone(directory, manifest["backbone"], weights)
+        backbone = _backbone(directory, manifest.backbone, weights)
     inside = {MANIFEST: raw, BACKBONE_FILE: backbone}
     index = {
         "format": FORMAT,
@@ -99,15 +100,15 @@ def pack(path: Path, out: Path, *, weights: Path | None = None, images: bool = F
             for name in sorted([*inside, *by_path]):
                 _add(archive, name, inside[name] if name in inside else directory.read(by_path[name]))
         size = file.tell()
-    return PackedModel(out, size, len(by_path) + 1, manifest["generation"])
+    return PackedModel(out, size, len(by_path) + 1, manifest.generation)
 
 
-def _backbone(directory: ModelDirectory, spec: Mapping[str, Any], weights: Path | None) -> bytes:
+def _backbone(directory: ModelDirectory, spec: BackboneEntry, weights: Path | None) -> bytes:
     """The backbone's weights as safetensors, without its classifier."""
-    tensors = backbone_tensors(spec["name"], weights or weights_beside(directory))
-    if tensors_hash(tensors) != spec["weights_hash"]:
+    tensors = backbone_tensors(spec.name, weights or weights_beside(directory))
+    if tensors_hash(tensors) != spec.weights_hash:
         raise EaseError(
-            f"the model in {directory.path} was learned on another '{spec['name']}' than the one found here: "
+            f"the model in {directory.path} was learned on another '{spec.name}' than the one found here: "
             "give the file it was learned with (--weights)"
         )
     return durable.encode_tensors(tensors)
@@ -146,7 +147,8 @@ def unpack(archive: Path, folder: Path) -> PackedModel:
         members = _members(opened, archive)
         index = _index(opened, members, archive)
         raw = _read(opened, members[MANIFEST], index[MANIFEST], archive)
-        manifest, stored = decode_manifest(raw, Path(f"{archive}/{MANIFEST}"))
+        manifest = decode_manifest(raw, Path(f"{archive}/{MANIFEST}"))
+        stored = manifest.files
         wanted: dict[str, FileEntry] = {entry.path: entry for entry in stored.values()}
         if any(wanted[entry.path] != entry for entry in stored.values()):
             raise _refused(archive, "its manifest contradicts itself about a file")
@@ -156,13 +158,13 @@ def unpack(archive: Path, folder: Path) -> PackedModel:
             for name, entry in wanted.items():
                 _extract(opened, members[name], entry, temporary / name, archive)
             _check_backbone(temporary, manifest, archive)
-            copy = temporary / manifest_copy(manifest["generation"])
+            copy = temporary / manifest_copy(manifest.generation)
             copy.parent.mkdir()
             for path in (copy, temporary / MANIFEST):
                 durable.write_atomic(path, raw)
             for inner in {path.parent for path in temporary.rglob("*")}:
                 durable.sync_folder(inner)
-    return PackedModel(folder, archive.stat().st_size, len(wanted), manifest["generation"])
+    return PackedModel(folder, archive.stat().st_size, len(wanted), manifest.generation)
 
 
 @contextlib.contextmanager
@@ -285,17 +287,17 @@ def _extract(
         raise _refused(path, f"the checksum of '{member.filename}' differs")
 
 
-def _check_backbone(folder: Path, manifest: Mapping[str, Any], path: Path) -> None:
+def _check_backbone(folder: Path, manifest: Manifest, path: Path) -> None:
     """Refuse a backbone that is not the model's."""
     with making_sense(ModelDirectory(path)):
-        spec = manifest["backbone"]
+        spec = manifest.backbone
         try:
-            found = tensors_hash(backbone_tensors(spec["name"], folder / BACKBONE_FILE))
+            found = tensors_hash(backbone_tensors(spec.name, folder / BACKBONE_FILE))
         except EaseError as error:
             raise _refused(path, f"'{BACKBONE_FILE}' is not valid safetensors") from error
-        if found != spec["weights_hash"]:
+        if found != spec.weights_hash:
             raise _refused(
-                path, f"its backbone is not the '{_shown(spec['name'])}' that the model was learned on"
+                path, f"its backbone is not the '{_shown(spec.name)}' that the model was learned on"
             )
 
 

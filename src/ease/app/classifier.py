@@ -32,6 +32,7 @@ from ease.methods import (
     save_model,
 )
 from ease.progress import Progress, Quiet
+from ease.storage.manifest import ClassEntry, HistoryEntry, Manifest
 from ease.storage.model_directory import ModelDirectory
 from ease.streams import ImageSet, Task
 from ease.streams.images import jpeg_thumbnail
@@ -145,25 +146,25 @@ class Classifier:
         directory: ModelDirectory,
         engine: Engine,
         learner: Learner,
-        manifest: Mapping[str, Any],
+        manifest: Manifest,
         budget: int | None = None,
     ) -> None:
         self._directory, self._engine, self._budget = directory, engine, budget
         self._load(learner, manifest)
 
-    def _load(self, learner: Learner, manifest: Mapping[str, Any]) -> None:
+    def _load(self, learner: Learner, manifest: Manifest) -> None:
         Predictor(learner, budget=self._budget)  # refuses a budget that the method cannot keep
         self._learner = learner
-        self._classes: list[dict[str, Any]] = [dict(entry) for entry in manifest["classes"]]
-        self._history = [Learned(**_tuples(entry)) for entry in manifest.get("history", [])]
-        fitted = manifest.get("calibration")
+        self._classes = list(manifest.classes)
+        self._history = [Learned(**_tuples(entry.as_json())) for entry in manifest.history]
+        fitted = manifest.calibration
         self._calibration = (
             Calibration.none() if fitted is None else Calibration.of_json(fitted, len(self._classes))
         )
-        self._augment: str = manifest.get("augmentation", "photos")
-        self._kept: dict[int, str] = {int(i): name for i, name in manifest.get("kept_images", {}).items()}
-        self._next_id = int(manifest.get("next_id", len(self._classes)))
-        self.generation = int(manifest["generation"])
+        self._augment: str = manifest.augmentation or "photos"
+        self._kept: dict[int, str] = {int(i): name for i, name in manifest.kept_images.items()}
+        self._next_id = len(self._classes) if manifest.next_id is None else manifest.next_id
+        self.generation = manifest.generation
 
     # --- creating and opening ---------------------------------------------------------------------
 
@@ -232,9 +233,11 @@ class Classifier:
         manifest = directory.manifest()
         frozen = backbone_of(directory, weights)
         with making_sense(directory):
-            augmentation = AUGMENTATIONS[manifest.get("augmentation", "photos")]
+            augmentation = AUGMENTATIONS[manifest.augmentation or "photos"]
             engine = Engine(
-                frozen, Transforms(frozen.pixels, augmentation), seed=int(manifest.get("seed", 1993))
+                frozen,
+                Transforms(frozen.pixels, augmentation),
+                seed=1993 if manifest.seed is None else manifest.seed,
             )
             learner, manifest = restore_learner(directory, engine)
             return cls(directory, engine, learner, manifest, budget)
@@ -244,7 +247,7 @@ class Classifier:
         if self.generation == UNWRITTEN:
             self._directory.check_free()
             return False
-        if self._directory.manifest()["generation"] == self.generation:
+        if self._directory.manifest().generation == self.generation:
             return False
         with making_sense(self._directory):
             self._load(*restore_learner(self._directory, self._engine))
@@ -278,7 +281,7 @@ class Classifier:
     @property
     def classes(self) -> list[str]:
         """Names of all classes, in the order of the logits."""
-        return [entry["name"] for entry in self._classes]
+        return [entry.name for entry in self._classes]
 
     @property
     def tunable(self) -> bool:
@@ -413,17 +416,17 @@ class Classifier:
         """A small picture of each new class, by file."""
         files: Files = {}
         for entry in self._classes:
-            if entry["name"] in new:
-                first = photos.images.of_classes([photos.names.index(entry["name"])]).image(0)
-                self._kept[entry["id"]] = f"thumbnails/{entry['id']:04d}"
-                files[self._kept[entry["id"]]] = {
+            if entry.name in new:
+                first = photos.images.of_classes([photos.names.index(entry.name)]).image(0)
+                self._kept[entry.id] = f"thumbnails/{entry.id:04d}"
+                files[self._kept[entry.id]] = {
                     "jpeg": torch.frombuffer(bytearray(jpeg_thumbnail(first)), dtype=torch.uint8)
                 }
         return files
 
     def thumbnail(self, name: str) -> bytes | None:
         """The small picture of a class, as JPEG, if it was learned with `thumbnails`."""
-        kept = self._kept.get(self._classes[self._position(name)]["id"])
+        kept = self._kept.get(self._classes[self._position(name)].id)
         if kept is None:
             return None
         return self._directory.load(self.generation, [kept]).files[kept]["jpeg"].numpy().tobytes()
@@ -447,7 +450,7 @@ class Classifier:
         self._learner.learn(task)
         counts = np.bincount(learn_from.labels - start, minlength=len(new))
         for name, count in zip(new, counts.tolist(), strict=True):
-            self._classes.append({"id": self._next_id, "name": name, "task": task.index, "count": count})
+            self._classes.append(ClassEntry(id=self._next_id, name=name, task=task.index, count=count))
             self._next_id += 1
         return learn_from, held_out
 
@@ -474,9 +477,9 @@ class Classifier:
             self._calibration = self._calibration.joined(
                 *(torch.cat(parts) for parts in zip(*judged, strict=True))
             )
-        for entry in self._classes:
-            if entry["name"] in again:
-                entry["count"] += int(np.sum(photos.images.labels == photos.names.index(entry["name"])))
+        for position, entry in enumerate(self._classes):
+            if entry.name in again:
+                self._count(position, int(np.sum(photos.images.labels == photos.names.index(entry.name))))
         known = sum(int(np.sum(photos.images.labels == photos.names.index(name))) for name in again)
         learned = Learned(
             generation=self._next_generation(),
@@ -500,7 +503,12 @@ class Classifier:
     def _add_held_out(self, held_out: ImageSet) -> None:
         extendable(self._learner).extend(held_out)
         for position, count in zip(*np.unique(held_out.labels, return_counts=True), strict=True):
-            self._classes[position]["count"] += int(count)
+            self._count(int(position), int(count))
+
+    def _count(self, position: int, more: int) -> None:
+        """Add to the number of images that a class was learned from."""
+        entry = self._classes[position]
+        self._classes[position] = entry.model_copy(update={"count": entry.count + more})
 
     def _left_out(self, learned: ImageSet | None) -> list[tuple[Tensor, Tensor]]:
         """Logits and labels of learned images, each as if it had not been learned, where the method provides them.
@@ -519,11 +527,11 @@ class Classifier:
     def rename(self, old: str, new: str) -> None:
         """Rename a class. Nothing else changes."""
         with self._changing():
-            entry = self._classes[self._position(old)]
+            position = self._position(old)
             name = class_name(new)
             if name in self.classes:
                 raise EaseError(f"there is a class '{name}' already: choose another name")
-            entry["name"] = name
+            self._classes[position] = self._classes[position].model_copy(update={"name": name})
             self._save()
 
     def forget(self, name: str) -> Forgotten:
@@ -540,7 +548,7 @@ class Classifier:
         with self._changing():
             position = self._position(name)
             done = forgettable(self._learner).forget(position)
-            self._kept.pop(self._classes.pop(position)["id"], None)
+            self._kept.pop(self._classes.pop(position).id, None)
             self._calibration = self._calibration.without(position)
             self._history = [_without(entry, name) for entry in self._history]
             self._save()
@@ -601,7 +609,7 @@ class Classifier:
                 augmentation=self._augment,
                 seed=self._engine.seed,
                 next_id=self._next_id,
-                history=[asdict(entry) for entry in self._history],
+                history=[HistoryEntry(**_lists(asdict(entry))) for entry in self._history],
                 kept_images={str(i): name for i, name in self._kept.items()},
                 more=more,
                 keep=[name for name in self._kept.values() if name not in (more or {})],
@@ -617,9 +625,10 @@ class Classifier:
         return self.classes.index(name)
 
 
-def _empty_manifest(augment: str) -> dict[str, Any]:
-    """What the manifest of a model without classes would say, for one that is in memory only."""
-    return {"classes": [], "augmentation": augment, "generation": UNWRITTEN}
+def _empty_manifest(augment: str) -> Manifest:
+    """The manifest of a model without classes that is in memory only. It is never written."""
+    known: dict[str, Any] = {"classes": [], "augmentation": augment, "generation": UNWRITTEN}
+    return Manifest.model_construct(**known)
 
 
 def _settings(method: type[Learner], given: Mapping[str, Any], backbone: str) -> Any:
@@ -657,3 +666,8 @@ def _without(entry: Learned, name: str) -> Learned:
 def _tuples(entry: Mapping[str, Any]) -> dict[str, Any]:
     """Lists as tuples: JSON has no tuples."""
     return {key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()}
+
+
+def _lists(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """The inverse of `_tuples`."""
+    return {key: list(value) if isinstance(value, tuple) else value for key, value in entry.items()}

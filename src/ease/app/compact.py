@@ -171,13 +171,13 @@ def size_of(
 def history_bytes(directory: ModelDirectory) -> int:
     """Bytes of the files that other generations use and the current one does not."""
     current = directory.manifest()
-    mine = {entry["path"] for entry in current["files"].values()}
+    mine = {entry.path for entry in current.files.values()}
     sizes: dict[str, int] = {}
     for number in directory.generations():
-        if number == current["generation"]:
+        if number == current.generation:
             continue
         with suppress(EaseError):  # a damaged old generation is ignored
-            sizes |= {entry["path"]: entry["size"] for entry in directory.manifest(number)["files"].values()}
+            sizes |= {entry.path: entry.size for entry in directory.manifest(number).files.values()}
     return sum(size for path, size in sizes.items() if path not in mine)
 
 

@@ -22,6 +22,7 @@ from ease.backbone.vit import stacked
 from ease.errors import EaseError
 from ease.methods import Learner, making_sense, open_model, set_budget
 from ease.storage import files as durable
+from ease.storage.manifest import Manifest
 from ease.storage.model_directory import model_directory
 
 OPSET = 18
@@ -147,7 +148,7 @@ def export_onnx(path: Path, out: Path, *, weights: Path | None = None, check: bo
     if not learner.classes:
         raise EaseError(f"the model in {directory.path} knows no class yet: teach it some with learn")
     with making_sense(directory):
-        fitted = manifest.get("calibration")
+        fitted = manifest.calibration
         calibration = Calibration.none() if fitted is None else Calibration.of_json(fitted, learner.classes)
         facts = _metadata(learner, manifest, calibration)
     data, difference = onnx_of(learner, facts, calibration, check)
@@ -199,8 +200,8 @@ def _need_packages(check: bool) -> None:
         raise EaseError("ONNX export needs more packages: pip install 'ease-cil[onnx]'") from error
 
 
-def _metadata(learner: Learner, manifest: Mapping[str, Any], calibration: Calibration) -> dict[str, str]:
-    names = [entry["name"] for entry in manifest["classes"]]
+def _metadata(learner: Learner, manifest: Manifest, calibration: Calibration) -> dict[str, str]:
+    names = manifest.class_names
     if len(names) != learner.classes:
         raise ValueError(f"{len(names)} class names for {learner.classes} classes")
     preprocessing = {
@@ -217,7 +218,7 @@ def _metadata(learner: Learner, manifest: Mapping[str, Any], calibration: Calibr
         "unknown_threshold": json.dumps(UNKNOWN_THRESHOLD if calibrated else None),
         "method": learner.name,
         "backbone": learner.backbone.name,
-        "generation": str(manifest["generation"]),
+        "generation": str(manifest.generation),
         "ease_version": __version__,
     }
 

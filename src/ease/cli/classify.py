@@ -220,14 +220,14 @@ def rollback(
 
     directory = ModelDirectory(model)
     if generation is None:
-        current = directory.manifest()["generation"]
+        current = directory.manifest().generation
         for number in directory.generations():
             manifest = directory.manifest(number)
             mark = "*" if number == current else " "
             typer.echo(
-                f"{mark} {number}  {manifest['created']}  {_count(len(manifest['classes']), 'class', 'classes')}"
+                f"{mark} {number}  {manifest.created}  {_count(len(manifest.classes), 'class', 'classes')}"
             )
         return
     directory.rollback(generation)
-    classes = _count(len(directory.manifest()["classes"]), "class", "classes")
+    classes = _count(len(directory.manifest().classes), "class", "classes")
     typer.echo(f"{model} is at generation {generation}: {classes}")

@@ -44,7 +44,7 @@ def paper(
 
     Repeat the command to continue work that was interrupted.
     """
-    from ease.experiments.plans.paper import check_scale, exhibits, plan, scales
+    from ease.experiments.plans.paper import check_scale, exhibits, plan_exhibits, scales
     from ease.experiments.reproduction import Reproduction
     from ease.progress import Bars
 
@@ -66,13 +66,13 @@ def paper(
         "preset": preset,
     }
     size = check_scale(scale)
-    wanted = plan(
+    wanted = plan_exhibits(
         name, size, methods=names(methods), seeds=seed_numbers(seeds), options=given, sets=sets or []
     )
     work = Reproduction(wanted, out or Path("runs") / f"paper-{size}")
     records = {}
     for drawn in work.run(jobs, shard_numbers(shard), Bars()):
-        records[drawn.name] = drawn.records
+        records[drawn.name] = [record.as_json() for record in drawn.records]
         if not as_json:
             typer.echo(f"{drawn.exhibit.paper}: {drawn.exhibit.title}")
             console().print(drawn.table)

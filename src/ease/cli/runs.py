@@ -132,10 +132,10 @@ def run(
     if int(os.environ.get("LOCAL_RANK", "0")):
         return  # only the first process of a distributed run prints
     if as_json:
-        print_json(record)
+        print_json(record.as_json())
         return
     console().print(comparison([record]).rich())
-    for note in record["notes"]:
+    for note in record.notes:
         typer.echo(f"note: {note}")
     typer.echo(
         f"wrote {folder / 'record.json'}, {folder / 'report.html'}, {folder / 'predictions.npz'}, {folder / 'model'}"
@@ -165,7 +165,7 @@ def study(
     cells = plan.cells(names(methods), seed_numbers(seeds), given, sets or [])
     table, written = run_study(cells, out, jobs, Bars(), plan.fused)
     if as_json:
-        print_json([record for row in table.rows for record in row.series.records])
+        print_json([record.as_json() for row in table.rows for record in row.series.records])
         return
     console().print(table.rich())
     typer.echo(f"wrote {', '.join(str(path) for path in written)}")
@@ -181,7 +181,7 @@ def report(
 ) -> None:
     """Write a report on finished runs: a table, figures and an HTML page."""
     from ease.experiments.plans.study import write_comparison
-    from ease.experiments.records import find_records
+    from ease.experiments.record import find_records
 
     found = find_records(folders)
     records = found.records
@@ -189,7 +189,7 @@ def report(
     for folder in found.unfinished:
         typer.echo(f"note: the run in {folder} is not finished and was left out", err=True)
     if as_json:
-        print_json(records)
+        print_json([record.as_json() for record in records])
         return
     console().print(table.rich())
     typer.echo(f"wrote {', '.join(str(path) for path in written)}")

@@ -95,9 +95,9 @@ def _prepare(model: Path, create: bool, wanted: dict[str, str | None], weights: 
     if directory.exists:
         found = directory.manifest()
         existing = {
-            "method": found["method"],
-            "backbone": found["backbone"]["name"],
-            "augment": found.get("augmentation", "photos"),
+            "method": found.method,
+            "backbone": found.backbone.name,
+            "augment": found.augmentation or "photos",
         }
         if "method" in given:
             given["method"] = find_method(given["method"]).name

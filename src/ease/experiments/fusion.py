@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
+from dataclasses import asdict
+from typing import Any
 
 import numpy as np
 from pydantic import Field, model_validator
 
 from ease.errors import EaseError
 from ease.experiments.metrics import score_stage, summary
-from ease.experiments.plans.rows import Plan
-from ease.experiments.record import Record
-
-Run = tuple[Record, Path]
-"""A finished run's record, with the label of its row, and its folder."""
+from ease.experiments.plans.rows import PlanDocument
+from ease.experiments.record import ForwardPasses, ParameterCounts, RecordFile, RunRecord, RunSeconds
 
 
-class Fusion(Plan):
-    """A weighted sum of rows. Every image's scores are brought to mean 0 and deviation 1 first, row by row.
+class Fusion(PlanDocument):
+    """A weighted sum of the scores of rows. Each image's scores are first brought to mean 0 and deviation 1.
 
     Attributes:
         label: what the sum is called.
@@ -36,43 +34,47 @@ class Fusion(Plan):
             raise ValueError(f"{len(self.of)} rows need as many weights, not {len(self.weights)}")
         return self
 
-    def records(self, runs: Sequence[Run]) -> list[Record]:
-        """One record per seed for which all rows are finished."""
+    def records(self, runs: Sequence[RecordFile]) -> list[RunRecord]:
+        """One record per seed for which all rows are finished.
+
+        Args:
+            runs: finished runs; their records carry the labels of their rows.
+        """
         found = []
-        for seed in dict.fromkeys(record["seed"] for record, _ in runs):
-            named = {record.get("label"): (record, path) for record, path in runs if record["seed"] == seed}
+        for seed in dict.fromkeys(run.record.seed for run in runs):
+            named = {run.record.label: run for run in runs if run.record.seed == seed}
             if all(label in named for label in self.of):
                 found.append(self._record([named[label] for label in self.of]))
         return found
 
-    def _record(self, members: list[Run]) -> Record:
-        records = [record for record, _ in members]
-        sizes = records[0]["task_sizes"]
-        stages = [score_stage(*self._stage(members, b + 1), sizes[: b + 1]) for b in range(len(sizes))]
-        parts = ("forward_passes", "seconds")
-        totals = {part: {k: sum(r[part][k] for r in records) for k in records[0][part]} for part in parts}
-        parameters = {
-            "backbone": records[0]["parameters"]["backbone"],
-            "trained": np.sum([r["parameters"]["trained"] for r in records], axis=0).tolist(),
-            "stored": sum(r["parameters"]["stored"] for r in records),
-        }
+    def _record(self, runs: list[RecordFile]) -> RunRecord:
+        records = [run.record for run in runs]
+        first = records[0]
+        sizes = first.task_sizes
+        stages = [score_stage(*self._stage(runs, b + 1), sizes[: b + 1]) for b in range(len(sizes))]
         weighted = ", ".join(f"{w:g} x {label}" for w, label in zip(self.weights, self.of, strict=True))
-        return {
-            **records[0],
-            **summary(stages),
-            **totals,
-            "label": self.label,
-            "parameters": parameters,
-            "notes": [f"the scores of finished runs added up: {weighted}"],
-        }
+        return first.model_copy(
+            update={
+                **asdict(summary(stages)),
+                "label": self.label,
+                "forward_passes": ForwardPasses(**_sums([r.forward_passes for r in records])),
+                "seconds": RunSeconds(**_sums([r.seconds for r in records])),
+                "parameters": ParameterCounts(
+                    backbone=first.parameters.backbone,
+                    trained=np.sum([r.parameters.trained for r in records], axis=0).tolist(),
+                    stored=sum(r.parameters.stored for r in records),
+                ),
+                "notes": [f"the scores of finished runs added up: {weighted}"],
+            }
+        )
 
-    def _stage(self, members: list[Run], number: int) -> tuple[np.ndarray, np.ndarray]:
+    def _stage(self, runs: list[RecordFile], number: int) -> tuple[np.ndarray, np.ndarray]:
         """The summed scores [N, C] of one stage, and the labels [N]."""
         total: np.ndarray | None = None
         seen: np.ndarray | None = None
         labels = np.empty(0)
-        for (_, path), weight in zip(members, self.weights, strict=True):
-            with np.load(path / "predictions.npz", allow_pickle=False) as content:
+        for run, weight in zip(runs, self.weights, strict=True):
+            with np.load(run.path.with_name("predictions.npz"), allow_pickle=False) as content:
                 scores, labels, ids = (
                     content[f"stage{number}/{part}"] for part in ("logits", "labels", "ids")
                 )
@@ -84,3 +86,11 @@ class Fusion(Plan):
             total = weight * centred / deviation + (0 if total is None else total)
         assert total is not None
         return total, labels
+
+
+def _sums(parts: Sequence[ForwardPasses] | Sequence[RunSeconds]) -> dict[str, Any]:
+    """The sum of each figure; None where a run has not measured it."""
+    values = [part.as_json() for part in parts]
+    return {
+        key: None if any(v[key] is None for v in values) else sum(v[key] for v in values) for key in values[0]
+    }

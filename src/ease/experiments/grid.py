@@ -12,22 +12,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from ease.config import RunConfig, validated
 from ease.errors import EaseError
-from ease.experiments.record import Record
-from ease.experiments.run import Shelf, resume_run, start_run
-from ease.filesystem import exists
+from ease.experiments.record import RunInputs, RunRecord
+from ease.experiments.run import Folder, RunStart, SharedFolder, data_digests, resume_run, start_run
+from ease.filesystem import content_digest, exists
 from ease.methods import SharesTrainings, find_method
 from ease.progress import Progress, Quiet
-from ease.storage.files import check_folder_place, read_json
+from ease.storage.files import check_folder_place
 from ease.training.processes import begin_work
-
-# They say how a run is carried out, or have been resolved into other values: no result hangs on them.
-_CIRCUMSTANCES = {"preset", "feature_memory", "image_memory", "download"}
 
 
 @dataclass(frozen=True)
@@ -35,13 +31,13 @@ class Cell:
     """One run of a grid.
 
     Attributes:
-        config: everything that decides its result.
+        config: the resolved configuration.
         notes: how a preset was applied.
-        shares: cells with the same word here train the same subspaces. Only the first does so; the others take them
-            over, with the seconds they took.
-        timed: its seconds will be told: test features are computed anew, not taken over.
-        minutes: how long it takes, roughly; 0 if nobody knows.
-        label: what its row is called, if not as its method; no part of its name.
+        shares: cells with the same text here train the same subspaces. Only the first of them does so; the others
+            take its subspaces over, with the seconds they took.
+        timed: its seconds will be reported, so test features are computed and not taken over.
+        minutes: a rough estimate of how long it takes; 0 if it is not known.
+        label: what its row in tables is called, if not as its method; no part of its name.
     """
 
     config: RunConfig
@@ -53,13 +49,20 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """Readable, safe as a folder name, and different for every configuration.
+        """Readable, safe as a folder name, and different for configurations with different results.
 
-        Only what differs from the defaults counts: a version with one more setting finds the cells of the one before.
+        Values of the role `result` count, and the content of the weights and the class order file. The data folder is
+        not read for a name: `Grid.record` compares its content with what the cell has seen. Only what differs from the
+        defaults counts, so that a version with one more setting finds the cells of the one before.
         """
-        usual, method = RunConfig().model_dump(mode="json"), find_method(self.config.method)
+        defaults, method = RunConfig().of_role("result"), find_method(self.config.method)
         own = method.Settings().model_dump(mode="json")
-        values = {k: v for k, v in _deciding(self.config).items() if k != "settings" and v != usual[k]}
+        result = self.config.of_role("result")
+        values = {k: v for k, v in result.items() if k != "settings" and v != defaults[k]}
+        for key in _FILES:
+            path = getattr(self.config, key)
+            if path is not None:
+                values[key] = content_digest(path)
         settings = {k: v for k, v in self.config.settings.items() if v != own.get(k)}
         text = json.dumps([values, settings], sort_keys=True)
         digest = hashlib.blake2b(text.encode(), digest_size=5).hexdigest()
@@ -76,31 +79,32 @@ def same_subspaces(config: RunConfig) -> str | None:
     return " ".join(map(str, parts))
 
 
-def _deciding(config: RunConfig) -> dict[str, Any]:
-    return {k: v for k, v in config.model_dump(mode="json").items() if k not in _CIRCUMSTANCES}
-
+_FILES = ("weights", "class_order")
+"""Locations that are single files."""
 
 Outcome = tuple[Cell, EaseError | None]
-"""A cell that was tried, and what went wrong."""
+"""A cell that was tried, and the error if it failed."""
 
 
 class Grid:
-    """A folder of cells. What is finished there is read, what was interrupted is continued, the rest is run."""
+    """A folder of cells. Finished cells are read, interrupted ones are continued, the others are run."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def path(self, cell: Cell) -> Path:
-        """Where a cell's run lies."""
+        """The folder of a cell's run."""
         return self.folder / "cells" / cell.name
 
-    def record(self, cell: Cell) -> Record | None:
-        """What a finished cell has found."""
-        path = self.path(cell) / "record.json"
+    def record(self, cell: Cell) -> RunRecord | None:
+        """The record of a cell, None if it is not finished. One of another experiment is an error."""
+        path = Folder(self.path(cell)).record
         if not exists(path):
             return None
-        record = dict(read_json(path))
-        _check_same(path, record.get("config"), cell.config)
+        record = RunRecord.read(path)
+        if record.config is None:
+            raise EaseError(f"{path} has no config: choose another --out, or remove that folder")
+        _check_same(path, record.config, record.inputs, cell.config)
         return record
 
     def run(
@@ -111,19 +115,19 @@ class Grid:
         *,
         shard: tuple[int, int] = (1, 1),
     ) -> None:
-        """Finish all cells. One that fails does not stop the others; in the end the first failure is raised.
+        """Finish all cells. One that fails does not stop the others; at the end the first failure is raised.
 
         Args:
-            cells: what is wanted; the same cell may be named more than once.
+            cells: what to run; the same cell may be named more than once.
             jobs: processes at a time.
             progress: where to show it.
             shard: (i, n) does the i-th of n shares, counted from 1, so that n machines can divide the work. Cells that
-                share trainings are never divided.
+                share trainings are in the same share.
         """
         check_folder_place(self.folder)
         progress = progress or Quiet()
         number, shards = shard
-        mine = [cell for unit in _units(cells)[number - 1 :: shards] for cell in unit]
+        mine = [cell for group in _sharing_groups(cells)[number - 1 :: shards] for cell in group]
         unique = {cell.name: cell for cell in mine}
         left = [cell for cell in unique.values() if self.record(cell) is None]
         failures: dict[str, EaseError] = {}
@@ -132,9 +136,7 @@ class Grid:
             if error is not None:
                 failures[cell.name] = error
             found = self.record(cell)
-            what = (
-                f"failed: {error}" if found is None else f"Ā {found['average']:.2f}  A_B {found['last']:.2f}"
-            )
+            what = f"failed: {error}" if found is None else f"Ā {found.average:.2f}  A_B {found.last:.2f}"
             progress.say(f"{cell.name}: {what}")
 
         with progress.bar("cells", len(unique), done=len(unique) - len(left)) as advance:
@@ -149,8 +151,8 @@ class Grid:
             )
 
     def _outcomes(self, cells: Sequence[Cell], jobs: int, progress: Progress) -> Iterator[Outcome]:
-        units = _units(cells)
-        if min(jobs, len(units)) < 2:
+        groups = _sharing_groups(cells)
+        if min(jobs, len(groups)) < 2:
             for cell in cells:
                 yield cell, self._attempt(cell, progress)
             return
@@ -160,7 +162,7 @@ class Grid:
             ProcessPoolExecutor(jobs, get_context("spawn"), begin_work, (threads, os.getpid())) as pool,
         ):
             try:
-                for future in as_completed([pool.submit(self._unit, unit) for unit in units]):
+                for future in as_completed([pool.submit(self._attempt_all, group) for group in groups]):
                     yield from future.result()
             except BrokenProcessPool:
                 raise EaseError(
@@ -172,45 +174,54 @@ class Grid:
                     process.terminate()
                 raise
 
-    def _unit(self, cells: Sequence[Cell]) -> list[Outcome]:
+    def _attempt_all(self, cells: Sequence[Cell]) -> list[Outcome]:
         return [(cell, self._attempt(cell)) for cell in cells]
 
     def _attempt(self, cell: Cell, progress: Progress | None = None) -> EaseError | None:
-        path = self.path(cell)
-        shelf = None if cell.shares is None else Shelf(self.folder / "shelf", features=not cell.timed)
+        folder = Folder(self.path(cell))
+        shared = None if cell.shares is None else SharedFolder(self.folder / "shared", not cell.timed)
         try:
-            if exists(path / "run.json"):
-                _check_same(path, read_json(path / "run.json").get("config"), cell.config)
-                resume_run(path, progress, shelf=shelf)
+            if exists(folder.config):
+                started = RunStart.read(folder.config)
+                _check_same(folder.path, started.config, started.inputs, cell.config)
+                resume_run(folder.path, progress, shared=shared, moved=cell.config)
             else:
-                start_run(cell.config, path, cell.notes, progress, shelf=shelf)
+                start_run(cell.config, folder.path, cell.notes, progress, shared=shared)
         except EaseError as error:
             return error
         return None
 
 
-def _check_same(path: Path, stored: Any, config: RunConfig) -> None:
-    """A default that changed since would give the same name to something else."""
-    before = validated(RunConfig, stored, str(path))
+def _check_same(path: Path, before: RunConfig, inputs: RunInputs | None, config: RunConfig) -> None:
+    """Refuse a cell that was made with other values or other images than the configuration asks for.
+
+    The name of a cell does not show a default that has changed since, nor the content of the data folder.
+    """
     method = find_method(before.method)
     settings = validated(method.Settings, before.settings, f"settings in {path}").model_dump(mode="json")
-    old, new = (
-        {**_deciding(c), **c.settings} for c in (before.model_copy(update={"settings": settings}), config)
-    )
+    old, new = before.of_role("result"), config.of_role("result")
+    old, new = {**old, **settings}, {**new, **config.settings}
     for key in new:
         if key != "settings" and old.get(key) != new[key]:
             raise EaseError(
                 f"{path} was made with {key} = {old.get(key)}, now it would be {new[key]}: "
                 "choose another --out, or remove that folder"
             )
+    # The same path is taken for the same data. At another path the data may be a copy on another machine.
+    moved = before.data_root != config.data_root
+    if moved and (inputs is None or (inputs.train, inputs.test) != data_digests(config)):
+        raise EaseError(
+            f"{path} was made with other images, from data_root = {before.data_root}: "
+            "choose another --out, or remove that folder"
+        )
 
 
-def _units(cells: Sequence[Cell]) -> list[list[Cell]]:
-    """Cells that share trainings go one after the other, in one process."""
-    units: dict[str, list[Cell]] = {}
+def _sharing_groups(cells: Sequence[Cell]) -> list[list[Cell]]:
+    """Cells that share trainings, which are run one after the other in one process."""
+    groups: dict[str, list[Cell]] = {}
     for cell in cells:
-        units.setdefault(cell.shares or cell.name, []).append(cell)
-    return list(units.values())
+        groups.setdefault(cell.shares or cell.name, []).append(cell)
+    return list(groups.values())
 
 
 @contextmanager

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -63,8 +62,22 @@ def score_stage(logits: ArrayLike, labels: ArrayLike, task_sizes: Sequence[int])
     )
 
 
-def summary(stages: Sequence[StageScore]) -> dict[str, Any]:
-    """The figures of a whole run, ready for record.json; `stages[b]` is the score after task b.
+@dataclass(frozen=True)
+class RunScore:
+    """How a learner did over a whole stream; see `summary`."""
+
+    accuracy: list[float]
+    average: float
+    last: float
+    forgetting: float
+    backward_transfer: float
+    per_task: list[list[float | None]]
+    top5: list[float]
+    task_id_accuracy: list[float]
+
+
+def summary(stages: Sequence[StageScore]) -> RunScore:
+    """The figures of a whole run; `stages[b]` is the score after task b.
 
     With B the last stage and a[b, t] the accuracy on task t after stage b:
     forgetting = mean over t < B of (max over t <= b < B of a[b, t]) - a[B, t], and
@@ -84,16 +97,16 @@ def summary(stages: Sequence[StageScore]) -> dict[str, Any]:
         if final is not None and history:
             transferred.append(final - history[0])
     forgotten = [value for value in task_forgetting(per_task) if value is not None]
-    return {
-        "accuracy": accuracy,
-        "average": _mean(accuracy),
-        "last": accuracy[-1],
-        "forgetting": _mean(forgotten),
-        "backward_transfer": _mean(transferred),
-        "per_task": per_task,
-        "top5": [stage.top5 for stage in stages],
-        "task_id_accuracy": [stage.task_id_accuracy for stage in stages],
-    }
+    return RunScore(
+        accuracy=accuracy,
+        average=_mean(accuracy),
+        last=accuracy[-1],
+        forgetting=_mean(forgotten),
+        backward_transfer=_mean(transferred),
+        per_task=per_task,
+        top5=[stage.top5 for stage in stages],
+        task_id_accuracy=[stage.task_id_accuracy for stage in stages],
+    )
 
 
 def task_forgetting(per_task: Sequence[Sequence[float | None]]) -> list[float | None]:

@@ -182,7 +182,7 @@ def evaluate_model(
     learner, manifest = open_model(model_directory(path).path, weights)
     predictor = Predictor(learner, FeatureStore(), budget)
     data = load_dataset(dataset, root, limit_per_class)
-    position = {entry["name"]: i for i, entry in enumerate(manifest["classes"])}
+    position = {name: i for i, name in enumerate(manifest.class_names)}
     known = [c for c, name in enumerate(data.class_names) if name in position]
     if not known:
         raise EaseError(

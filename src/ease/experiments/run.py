@@ -2,33 +2,57 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import platform
 import shutil
 import sys
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from pydantic import ConfigDict, ValidationError
 from torch import Tensor
 
 import ease
 from ease.backbone.zoo import load_backbone
-from ease.config import RunConfig, validated
+from ease.config import RecordedConfig, RunConfig
+from ease.documents import Count, Document, Text, cannot_be_shown, fault_of
 from ease.errors import EaseError
 from ease.experiments.metrics import StageScore, score_stage, summary
 from ease.experiments.predictor import Predictor
-from ease.filesystem import entries, exists, is_file, shown, what_is
-from ease.methods import Learner, class_fields, current_settings, find_method, restore_learner, save_model
+from ease.experiments.record import (
+    RECORD,
+    STARTED,
+    ForwardPasses,
+    LossPair,
+    ParameterCounts,
+    RunInputs,
+    RunRecord,
+    RunSeconds,
+)
+from ease.filesystem import content_digest, entries, exists, is_file, shown, what_is
+from ease.methods import (
+    Costs,
+    Learner,
+    class_fields,
+    current_settings,
+    find_method,
+    restore_learner,
+    save_model,
+)
 from ease.progress import Progress, Quiet
 from ease.reporting.report import write_report
 from ease.storage import files as durable
+from ease.storage.manifest import StageProgress
 from ease.storage.model_directory import ModelDirectory
-from ease.streams import Stream, Task
+from ease.streams import Dataset, ImageSet, Stream, Task
 from ease.streams.datasets import load_dataset
 from ease.streams.protocol import make_stream, order_from_file
 from ease.streams.transforms import Transforms
@@ -40,8 +64,85 @@ from ease.training.memory import Memory
 from ease.training.trainings import Trainings
 from ease.training.usage import PHASES, Ledger
 
-RECORD_FORMAT = 1
-_LIBRARIES = ("torch", "torchvision", "timm", "lightning-fabric", "numpy", "safetensors")
+_LIBRARIES = (
+    *("torch", "torchvision", "timm", "lightning-fabric", "numpy", "safetensors"),
+    # They draw and decode images: glyphs have changed with them.
+    *("matplotlib", "pillow"),
+)
+
+
+class RunStart(Document):
+    """What `run.json` says: how a run was started. An interrupted run is continued from it.
+
+    Attributes:
+        config: the resolved configuration.
+        notes: what a reader of the results should know.
+        inputs: content hashes of data and weights; None in runs that an earlier version has started.
+    """
+
+    config: RunConfig
+    notes: list[Text]
+    inputs: RunInputs | None = None
+
+    @classmethod
+    def read(cls, path: Path) -> RunStart:
+        """The start of the run in a file. Settings that only an earlier version had become notes."""
+        started = _read(cls, path)
+        stored = durable.read_json(path)["config"].get("settings") or {}
+        dropped = current_settings(started.config.method, stored)[1]
+        notes = [*started.notes, *(note for note in dropped if note not in started.notes)]
+        return started.model_copy(update={"notes": notes})
+
+
+class StageResult(Document):
+    """What one stage of an unfinished run has found, and what it has cost.
+
+    Attributes:
+        stage: its number, from 1.
+        score: accuracies on the test images of all classes seen.
+        passes: forward passes by phase.
+        repeated: passes of the evaluation that had been made before.
+        reused: training passes taken over from another run.
+        seconds: by phase.
+        waited: seconds in which the model waited for images.
+        losses: mean loss of the first and the last epoch of each training.
+        notes: what a reader of the results should know.
+        needed: passes that the evaluation rests on, by task and subspace.
+        costs: parameters trained in each task so far, and kept beside the backbone.
+    """
+
+    model_config = ConfigDict(strict=False)  # dataclasses come from JSON objects
+
+    stage: Count
+    score: StageScore
+    passes: dict[str, Count]
+    repeated: Count
+    reused: Count
+    seconds: dict[str, float]
+    waited: float
+    losses: list[LossPair]
+    notes: list[Text]
+    needed: dict[str, Count]
+    costs: Costs
+
+    @classmethod
+    def read(cls, path: Path) -> StageResult:
+        """The result in a file."""
+        return _read(cls, path)
+
+
+AnyDocument = TypeVar("AnyDocument", bound=Document)
+
+
+def _read(model: type[AnyDocument], path: Path) -> AnyDocument:
+    value = durable.read_json(path)
+    try:
+        return model.model_validate(value)
+    except ValidationError as error:
+        where, message = fault_of(error)
+        raise EaseError(
+            f"{shown(path)} is damaged ({where}: {message}): start again in a new folder"
+        ) from None
 
 
 @dataclass(frozen=True)
@@ -52,7 +153,7 @@ class Folder:
 
     @property
     def config(self) -> Path:
-        return self.path / "run.json"
+        return self.path / STARTED
 
     @property
     def model(self) -> Path:
@@ -68,7 +169,7 @@ class Folder:
 
     @property
     def record(self) -> Path:
-        return self.path / "record.json"
+        return self.path / RECORD
 
     @property
     def predictions(self) -> Path:
@@ -105,12 +206,12 @@ class Folder:
 
 
 @dataclass(frozen=True)
-class Shelf:
-    """A folder shared with other runs: trainings found there are taken over, new ones are put there.
+class SharedFolder:
+    """A folder that several runs share: trainings found there are taken over, new ones are put there.
 
     Attributes:
         path: the folder.
-        features: test features too. Their seconds are then those of whoever computed them.
+        features: share test features as well. Their seconds are then those of the run that computed them.
     """
 
     path: Path
@@ -134,17 +235,28 @@ def make_fabric(config: RunConfig) -> Any:
     return fabric
 
 
-def make_tasks(config: RunConfig) -> tuple[Stream, list[str]]:
-    """The stream a configuration asks for, and what its reader should know."""
+def load_data(config: RunConfig) -> Dataset:
+    """The dataset that a configuration asks for, with its limits applied."""
     root = None if config.data_root is None else Path(config.data_root)
     data = load_dataset(
         config.dataset, root, config.limit_per_class, config.unreadable, download=config.download
     )
+    for name in data.class_names:
+        if not name.strip() or cannot_be_shown(name):
+            raise EaseError(
+                f"class name {name[:60]!a} of '{config.dataset}' has characters that cannot be shown: rename it"
+            )
     if config.limit_classes is not None:
         data = data.first_classes(config.limit_classes)
     if config.limit_test is not None:
         note = f"limited to {config.limit_test} test images per class"
         data = replace(data, test=data.test.limit(config.limit_test), notes=(*data.notes, note))
+    return data
+
+
+def make_tasks(config: RunConfig) -> tuple[Stream, list[str]]:
+    """The stream that a configuration asks for, and notes for readers of its results."""
+    data = load_data(config)
     order = None
     if config.class_order is not None:
         order = order_from_file(Path(config.class_order), data.class_names)
@@ -164,8 +276,8 @@ def start_run(
     notes: list[str],
     progress: Progress | None = None,
     *,
-    shelf: Shelf | None = None,
-) -> dict[str, Any]:
+    shared: SharedFolder | None = None,
+) -> RunRecord:
     """Run from the beginning into a new or empty folder and return the record.
 
     Args:
@@ -173,28 +285,49 @@ def start_run(
         out: the folder.
         notes: what the record's reader should know of the configuration.
         progress: where to show it.
-        shelf: what it may take over from other runs; nothing when None.
+        shared: what it may take over from other runs; nothing when None.
     """
     folder = Folder(out)
     folder.check_free()
-    return _Run(config, folder, notes, progress or Quiet(), fresh=True, shelf=shelf).finish()
+    return _Run(config, folder, notes, progress or Quiet(), fresh=True, shared=shared).finish()
 
 
-def resume_run(out: Path, progress: Progress | None = None, *, shelf: Shelf | None = None) -> dict[str, Any]:
-    """Continue an interrupted run; a finished one is only read. For `shelf` see `start_run`."""
+def resume_run(
+    out: Path,
+    progress: Progress | None = None,
+    *,
+    shared: SharedFolder | None = None,
+    moved: RunConfig | None = None,
+) -> RunRecord:
+    """Continue an interrupted run; a finished one is only read.
+
+    Args:
+        out: the run's folder.
+        progress: where to show it.
+        shared: see `start_run`.
+        moved: a configuration that says where the same inputs lie now; where they were if None.
+    """
     folder = Folder(out)
     if not exists(folder.config):
         raise EaseError(f"{shown(out)} holds no run to resume: it has no run.json")
     if exists(folder.record):
         folder.tidy()
-        return dict(durable.read_json(folder.record))
-    stored = durable.read_json(folder.config)
-    if not isinstance(stored, dict) or not isinstance(stored.get("notes"), list):
-        raise EaseError(f"{folder.config} is damaged: start again in a new folder")
-    config = validated(RunConfig, stored.get("config"), str(folder.config))
-    _, dropped = current_settings(config.method, stored["config"].get("settings") or {})
-    notes = [*stored["notes"], *(note for note in dropped if note not in stored["notes"])]
-    return _Run(config, folder, notes, progress or Quiet(), fresh=False, shelf=shelf).finish()
+        return RunRecord.read(folder.record)
+    started = RunStart.read(folder.config)
+    config = started.config
+    if moved is not None:
+        config = config.model_copy(update=moved.of_role("location"))
+    run = _Run(config, folder, started.notes, progress or Quiet(), fresh=False, shared=shared)
+    if started.inputs is not None and started.inputs != run.inputs:
+        raise _changed(out)
+    return run.finish()
+
+
+def _changed(out: Path) -> EaseError:
+    return EaseError(
+        f"the data of {out} changed since the run began: its classes, images or weights are not those of the model; "
+        "restore the data or start again in a new folder"
+    )
 
 
 class _Run:
@@ -207,7 +340,7 @@ class _Run:
         notes: list[str],
         progress: Progress,
         fresh: bool,
-        shelf: Shelf | None = None,
+        shared: SharedFolder | None = None,
     ) -> None:
         self.config, self.folder, self.fresh = config, folder, fresh
         # What the user may have got wrong is found before other processes are started.
@@ -215,7 +348,14 @@ class _Run:
             config.backbone, weights=config.weights, input_size=config.input_size, normalize=config.normalize
         )
         self.stream, found = make_tasks(config)
-        self.notes = [*notes, *found] if fresh else notes
+        names, tasks = self.stream.class_names, self.stream.tasks
+        self.inputs = RunInputs(
+            train=images_digest(names, (task.train for task in tasks)),
+            test=images_digest(names, (task.test for task in tasks)),
+            weights=backbone.weights_hash,
+            class_order=None if config.class_order is None else content_digest(config.class_order),
+        )
+        self.notes = [*notes, *found] if fresh else list(notes)
         fabric = make_fabric(config)
         if config.compile:
             check_can_compile(fabric.device)
@@ -232,7 +372,7 @@ class _Run:
             fabric=fabric,
             batch_size=config.eval_batch_size,
             checkpoints=folder.checkpoints,
-            trainings=None if shelf is None else Trainings(shelf.path / "trainings"),
+            trainings=None if shared is None else Trainings(shared.path / "trainings"),
             progress=self.progress,
             loader=Loader(config.image_memory * 2**20),
             compiles=config.compile,
@@ -240,11 +380,11 @@ class _Run:
         self.directory = ModelDirectory(folder.model)
         self.memory = self._make_memory()
         self.learner = self._make_learner()
-        features = shelf.path / "features" if shelf is not None and shelf.features else folder.features
+        features = shared.path / "features" if shared is not None and shared.features else folder.features
         self.predictor = Predictor(
             self.learner, FeatureStore(features, config.feature_memory * 2**20, writes=self.engine.is_main)
         )
-        fabric.barrier()  # nobody writes before everybody has read
+        fabric.barrier()  # all processes have read before one of them writes
 
     def _make_memory(self) -> Memory | None:
         if find_method(self.config.method).kind != "exemplar-based":
@@ -256,18 +396,15 @@ class _Run:
     def _make_learner(self) -> Learner:
         if self.directory.exists:
             learner, manifest = restore_learner(self.directory, self.engine, self.memory)
-            if manifest["classes"] != class_fields(self.stream, len(learner.task_sizes)):
-                raise EaseError(
-                    f"the data of {self.folder.path} changed since the run began: its classes or image counts are not "
-                    "those of the model; restore the data or start again in a new folder"
-                )
+            if manifest.classes != class_fields(self.stream, len(learner.task_sizes)):
+                raise _changed(self.folder.path)
             for task in self.stream.tasks[: len(learner.task_sizes)]:
                 learner.revisit(task)
             return learner
         method = find_method(self.config.method)
         return method(self.engine, method.Settings.model_validate(self.config.settings))
 
-    def finish(self) -> dict[str, Any]:
+    def finish(self) -> RunRecord:
         """Do what is left to do. Nobody else can work on the same run meanwhile."""
         title = f"{self.config.method} on {self.config.dataset}"
         with ExitStack() as alone, self.progress.bar(title, len(self.stream)) as advance:
@@ -286,19 +423,24 @@ class _Run:
     def _begin(self) -> None:
         if self.fresh:
             self.folder.check_free()  # again: another run may have taken the folder meanwhile
-            config = self.config.model_dump(mode="json")
-            durable.write_json(self.folder.config, {"config": config, "notes": self.notes})
+            started = RunStart(config=self.config, notes=self.notes, inputs=self.inputs)
+            durable.write_json(self.folder.config, started.as_json())
 
     def _learn(self, task: Task) -> None:
         self.engine.ledger = Ledger()
         self.learner.learn(task, self.memory)
         with self.engine.one_writer() as writer:
             if writer:
-                spent = asdict(self.engine.ledger)
-                progress = {
-                    "stage": task.index + 1,
-                    **{k: spent[k] for k in ("passes", "seconds", "losses", "reused", "waited", "notes")},
-                }
+                ledger = self.engine.ledger
+                progress = StageProgress(
+                    stage=task.index + 1,
+                    passes=dict[str, int](ledger.passes.items()),
+                    seconds=dict[str, float](ledger.seconds.items()),
+                    losses=[list(pair) for pair in ledger.losses],
+                    reused=ledger.reused,
+                    waited=ledger.waited,
+                    notes=ledger.notes,
+                )
                 classes = class_fields(self.stream, task.index + 1)
                 save_model(self.directory, self.learner, classes, self.memory, progress=progress)
                 shutil.rmtree(self.folder.checkpoints, ignore_errors=True)
@@ -307,7 +449,9 @@ class _Run:
         if len(self.learner.task_sizes) != task.index + 1:
             raise EaseError(f"{self.folder.path} lost stage {task.index + 1}: start again in a new folder")
         number = task.index + 1
-        learned = self.directory.manifest()["progress"]
+        learned = self.directory.manifest().progress
+        if learned is None:
+            raise EaseError(f"{self.folder.path} holds a model of no run: start again in a new folder")
         self.engine.ledger = Ledger()
         before = self.predictor.computed
         seen = self.stream.tasks[:number]
@@ -316,24 +460,24 @@ class _Run:
         score = score_stage(logits.numpy(), labels, self.learner.task_sizes)
         needed = self._needed(seen)
         planned = sum(needed.values()) - sum(self._needed_before(number).get(key, 0) for key in needed)
-        stage = {
-            "stage": number,
-            "score": asdict(score),
-            "passes": {**learned["passes"], "evaluation": planned},
-            "repeated": max(0, self.predictor.computed - before - planned),
-            "reused": learned.get("reused", 0),
-            "seconds": {**learned["seconds"], "evaluation": self.engine.ledger.seconds["evaluation"]},
-            "waited": learned.get("waited", 0.0) + self.engine.ledger.waited,
-            "losses": learned["losses"],
-            "notes": learned.get("notes", []),
-            "needed": needed,
-            "costs": asdict(self.learner.costs()),
-        }
+        stage = StageResult(
+            stage=number,
+            score=score,
+            passes={**learned.passes, "evaluation": planned},
+            repeated=max(0, self.predictor.computed - before - planned),
+            reused=learned.reused,
+            seconds={**learned.seconds, "evaluation": self.engine.ledger.seconds["evaluation"]},
+            waited=learned.waited + self.engine.ledger.waited,
+            losses=learned.losses,
+            notes=learned.notes,
+            needed=needed,
+            costs=self.learner.costs(),
+        )
         with self.engine.one_writer() as writer:
             if writer:
                 durable.make_folder(self.folder.stage(number).parent)
                 self._write_logits(number, logits, labels)
-                durable.write_json(self.folder.stage(number), stage)
+                durable.write_json(self.folder.stage(number), stage.as_json())
         self.progress.say(
             f"stage {number}/{len(self.stream)}: {score.accuracy:.2f} % of {score.count} images"
         )
@@ -350,7 +494,7 @@ class _Run:
         }
 
     def _needed_before(self, number: int) -> dict[str, int]:
-        return durable.read_json(self.folder.stage(number - 1))["needed"] if number > 1 else {}
+        return StageResult.read(self.folder.stage(number - 1)).needed if number > 1 else {}
 
     def _write_logits(self, number: int, logits: Tensor, labels: np.ndarray) -> None:
         ids = [t.test.digest(i) for t in self.stream.tasks[:number] for i in range(len(t.test))]
@@ -358,54 +502,51 @@ class _Run:
         np.savez(buffer, logits=logits.numpy(), labels=labels, ids=np.array(ids))
         durable.write_atomic(self.folder.logits(number), buffer.getvalue())
 
-    def _record(self) -> dict[str, Any]:
-        stages = [durable.read_json(self.folder.stage(t.index + 1)) for t in self.stream.tasks]
-        scores = [StageScore(**stage["score"]) for stage in stages]
-        passes = {phase: sum(stage["passes"][phase] for stage in stages) for phase in PHASES}
-        seconds = {phase: round(sum(stage["seconds"][phase] for stage in stages), 3) for phase in PHASES}
-        costs = stages[-1]["costs"]
-        self.engine.fabric.barrier()  # nobody tidies before everybody has read
-        record: dict[str, Any] = {
-            "format": RECORD_FORMAT,
-            "method": self.config.method,
-            "dataset": self.stream.dataset,
-            "protocol": self.stream.protocol,
-            "backbone": self.config.backbone,
-            "seed": self.config.seed,
-            **summary(scores),
-            "parameters": {
-                "backbone": self.engine.backbone.parameter_count(),
-                "trained": costs["trained"],
-                "stored": costs["stored"],
-            },
-            "forward_passes": passes,
-            "passes_repeated": sum(stage["repeated"] for stage in stages),
-            "passes_reused": sum(stage["reused"] for stage in stages),
-            "seconds": {
-                **seconds,
-                "total": round(sum(seconds.values()), 3),
-                "waiting": round(sum(stage.get("waited", 0.0) for stage in stages), 3),
-            },
-            "peak_memory": peak_memory(),
-            "test_images": [score.count for score in scores],
-            "task_sizes": [len(t.classes) for t in self.stream.tasks],
-            "classes": list(self.stream.class_names),
-            "config": self.config.model_dump(mode="json"),
-            "versions": versions(),
-            "training_loss": [stage["losses"] for stage in stages],
-            "notes": [
-                *self.notes,
-                *(n for stage in stages for n in stage.get("notes", [])),
-                *_divergences(stages),
-            ],
-        }
+    def _record(self) -> RunRecord:
+        stages = [StageResult.read(self.folder.stage(t.index + 1)) for t in self.stream.tasks]
+        self.engine.fabric.barrier()  # all processes have read before one of them removes files
+        record = self._summarised(stages)
         with self.engine.one_writer() as writer:
             if writer:
                 self._gather_predictions(len(stages))
                 write_report([record], self.folder.report)
-                durable.write_json(self.folder.record, record)
+                record.write(self.folder.record)
                 self.folder.tidy()
         return record
+
+    def _summarised(self, stages: list[StageResult]) -> RunRecord:
+        passes = {phase: sum(stage.passes[phase] for stage in stages) for phase in PHASES}
+        seconds = {phase: round(sum(stage.seconds[phase] for stage in stages), 3) for phase in PHASES}
+        return RunRecord(
+            method=self.config.method,
+            dataset=self.stream.dataset,
+            protocol=self.stream.protocol,
+            backbone=self.config.backbone,
+            seed=self.config.seed,
+            **asdict(summary([stage.score for stage in stages])),
+            parameters=ParameterCounts(
+                backbone=self.engine.backbone.parameter_count(),
+                trained=stages[-1].costs.trained,
+                stored=stages[-1].costs.stored,
+            ),
+            forward_passes=ForwardPasses(**passes),
+            passes_repeated=sum(stage.repeated for stage in stages),
+            passes_reused=sum(stage.reused for stage in stages),
+            seconds=RunSeconds(
+                **seconds,
+                total=round(sum(seconds.values()), 3),
+                waiting=round(sum(stage.waited for stage in stages), 3),
+            ),
+            peak_memory=peak_memory(),
+            test_images=[stage.score.count for stage in stages],
+            task_sizes=[len(t.classes) for t in self.stream.tasks],
+            classes=list(self.stream.class_names),
+            config=RecordedConfig(**self.config.as_json()),
+            versions=versions(),
+            training_loss=[stage.losses for stage in stages],
+            inputs=self.inputs,
+            notes=[*self.notes, *(note for stage in stages for note in stage.notes), *_divergences(stages)],
+        )
 
     def _gather_predictions(self, stages: int) -> None:
         arrays: dict[str, np.ndarray] = {}
@@ -417,21 +558,72 @@ class _Run:
         durable.write_atomic(self.folder.predictions, buffer.getvalue())
 
 
-def _divergences(stages: list[dict[str, Any]]) -> list[str]:
-    """A training that ended worse than it began spoils a stage; whoever reads the figures should know."""
+def data_digests(config: RunConfig) -> tuple[str, str]:
+    """Content hashes of the training and test images that a run of this configuration reads.
+
+    They are those of `RunInputs`. The images of a folder are read once and their hashes are remembered.
+    """
+    keys = (
+        "dataset",
+        "data_root",
+        "limit_per_class",
+        "limit_test",
+        "limit_classes",
+        "unreadable",
+        "download",
+    )
+    return _data_digests(tuple((key, getattr(config, key)) for key in keys))
+
+
+@lru_cache(maxsize=8)
+def _data_digests(values: tuple[tuple[str, Any], ...]) -> tuple[str, str]:
+    data = load_data(RunConfig(**dict(values)))
+    return images_digest(data.class_names, [data.train]), images_digest(data.class_names, [data.test])
+
+
+def images_digest(class_names: Sequence[str], parts: Iterable[ImageSet]) -> str:
+    """A content hash of labelled images.
+
+    Args:
+        class_names: the name of each label.
+        parts: the images. Their order does not matter, and neither does the order of the classes.
+
+    Returns:
+        128 bits in hex.
+    """
+    lines = sorted(
+        f"{class_names[label]}\0{part.digest(position)}"
+        for part in parts
+        for position, label in enumerate(part.labels.tolist())
+    )
+    return hashlib.blake2b("\n".join(lines).encode(), digest_size=16).hexdigest()
+
+
+def _divergences(stages: list[StageResult]) -> list[str]:
+    """A training that ended worse than it began spoils a stage; a reader of the figures should know."""
     return [
-        f"task {stage['stage']} ended its training with a higher loss than it began with "
+        f"task {stage.stage} ended its training with a higher loss than it began with "
         f"({last:.3g} > {first:.3g}): try a lower rate"
         for stage in stages
-        for first, last in stage["losses"]
+        for first, last in stage.losses
         if last > first
     ]
 
 
 def peak_memory() -> int:
-    """Bytes of memory this process has held at most: the GPU's where there is one in use, else the machine's."""
+    """The most bytes of memory that this process has held: on a GPU where one is in use, else in main memory.
+
+    On Linux this is the kernel's `VmHWM`, which counts this process alone. `ru_maxrss`, which is read elsewhere,
+    begins at what the process held that started this one.
+    """
     if torch.cuda.is_available() and torch.cuda.max_memory_allocated():
         return torch.cuda.max_memory_allocated()
+    try:
+        for line in Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    except OSError:
+        pass
     try:
         import resource
     except ImportError:  # not on Windows
@@ -441,7 +633,7 @@ def peak_memory() -> int:
 
 
 def versions() -> dict[str, str]:
-    """What the figures were made with."""
+    """Versions of Python, of this package and of the libraries that decide its results, and the number of threads."""
     found = {name: version(name) for name in _LIBRARIES}
     return {
         "ease": ease.__version__,

@@ -6,19 +6,20 @@ classifier and the logits. `common.npz` beside it holds the backbone and the ima
 
 from __future__ import annotations
 
-import json
 import math
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
+from pydantic import ConfigDict, Field, ValidationError
 from torch import Tensor
 
 from ease.backbone import Pixels, Tuning
 from ease.backbone.zoo import backbone_from_state
+from ease.documents import Count, Document, fault_of, parse_json
 from ease.errors import EaseError
 from ease.filesystem import is_file, shown
 from ease.methods import TunedHead
@@ -33,6 +34,39 @@ from ease.training.memory import Memory
 TOLERANCE = 1e-5
 TRAINING_TOLERANCE = 1e-4
 _FILE_LIMIT = 512 * 2**20
+_FAULTS = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError, MemoryError)
+"""What arrays of wrong names, kinds and shapes end in."""
+
+
+Number = Annotated[float, Field(ge=0, le=1e6)]
+Small = Annotated[int, Field(ge=1, le=10_000)]
+
+
+class GoldenConfig(Document):
+    """The configuration of a run of the released code, by its own names."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    init_cls: Small
+    increment: Small
+    heads: Small
+    seed: Count
+    init_epochs: Small
+    init_lr: Number
+    later_epochs: Small
+    later_lr: Number
+    batch_size: Small
+    weight_decay: Number
+    optimizer: Literal["sgd", "adam", "adamw"]
+    ffn_num: Small
+    alpha: Number
+    beta: Number
+    use_init_ptm: bool
+    recalc_sim: bool
+    use_reweight: bool
+    use_diagonal: bool
+    use_old_data: bool
+    curve: list[float]
 
 
 @dataclass
@@ -62,10 +96,14 @@ def verify_file(path: Path, train: bool = False) -> Difference:
     """Replay one golden file; with `train`, from the initial adapters, else from the trained ones."""
     golden, common = _read(path), _read(path.parent / "common.npz")
     try:
-        config = json.loads(str(golden["config"]))
+        config = GoldenConfig.model_validate(parse_json(str(golden["config"]), f"the config of {path}"))
         return _replay(path.name, golden, common, config, train)
-    except (KeyError, TypeError, ValueError, RuntimeError) as error:
-        raise EaseError(f"{path} is not a golden file: {error} is missing or damaged") from error
+    except ValidationError as error:
+        where, message = fault_of(error)
+        raise EaseError(f"{path} is not a golden file: its config is damaged ({where}: {message})") from None
+    except _FAULTS as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:160]
+        raise EaseError(f"{path} is not a golden file: something is missing or damaged ({reason})") from error
 
 
 def _read(path: Path) -> dict[str, np.ndarray]:
@@ -88,11 +126,11 @@ def _replay(
     name: str,
     golden: dict[str, np.ndarray],
     common: dict[str, np.ndarray],
-    config: dict[str, Any],
+    config: GoldenConfig,
     train: bool,
 ) -> Difference:
     order = tuple(int(c) for c in golden["class_order"])
-    base, increment = config["init_cls"], config["increment"]
+    base, increment = config.init_cls, config.increment
     stream = make_stream(
         Dataset(
             "golden", tuple(map(str, range(len(order)))), _images(common, "train"), _images(common, "test")
@@ -100,7 +138,7 @@ def _replay(
         f"B{0 if base == increment else base} Inc{increment}",
         order=order,
     )
-    memory = Memory(None) if config["use_old_data"] else None
+    memory = Memory(None) if config.use_old_data else None
     learner = _learner(common, config, golden, train, exemplars=memory is not None)
     found = Difference(name, adapters=0.0 if train else None)
     for task in stream.tasks:
@@ -125,13 +163,13 @@ def _replay(
         )
         found.logits = max(found.logits, _gap(logits, expected))
         found.argmax += int((logits.argmax(1) != expected.argmax(1)).sum())
-        found.accuracy = max(found.accuracy, abs(accuracy - config["curve"][task.index]))
+        found.accuracy = max(found.accuracy, abs(accuracy - config.curve[task.index]))
     return found
 
 
 def _learner(
     common: dict[str, np.ndarray],
-    config: dict[str, Any],
+    config: GoldenConfig,
     golden: dict[str, np.ndarray],
     train: bool,
     exemplars: bool,
@@ -145,25 +183,25 @@ def _learner(
     size = common["data/x_train"].shape[1]
     pixels = Pixels(size, (0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
     backbone = backbone_from_state(
-        state, img_size=size, patch_size=patch, heads=config["heads"], name="golden", pixels=pixels
+        state, img_size=size, patch_size=patch, heads=config.heads, name="golden", pixels=pixels
     )
-    engine = Engine(backbone, Transforms.raw(pixels), seed=config["seed"])
+    engine = Engine(backbone, Transforms.raw(pixels), seed=config.seed)
     settings = EaseSettings(
-        epochs=config["init_epochs"],
-        lr=config["init_lr"],
-        later_epochs=config["later_epochs"],
-        later_lr=config["later_lr"],
-        batch_size=config["batch_size"],
-        weight_decay=config["weight_decay"],
-        optimizer=config["optimizer"],
-        rank=config["ffn_num"],
+        epochs=config.init_epochs,
+        lr=config.init_lr,
+        later_epochs=config.later_epochs,
+        later_lr=config.later_lr,
+        batch_size=config.batch_size,
+        weight_decay=config.weight_decay,
+        optimizer=config.optimizer,
+        rank=config.ffn_num,
         dropout=0.0,
-        alpha=config["alpha"],
-        beta=config["beta"],
-        ptm=config["use_init_ptm"],
-        complement="triangle" if config["recalc_sim"] else "newest",
-        reweight="average" if config["use_reweight"] else "none",
-        diagonal=config["use_diagonal"],
+        alpha=config.alpha,
+        beta=config.beta,
+        ptm=config.use_init_ptm,
+        complement="triangle" if config.recalc_sim else "newest",
+        reweight="average" if config.use_reweight else "none",
+        diagonal=config.use_diagonal,
         adapt="always",
     )
 
@@ -184,7 +222,7 @@ def _learner(
             )
 
             def visited(epoch: int) -> np.ndarray:
-                seed = config["seed"] + 1000 * task.index + epoch
+                seed = config.seed + 1000 * task.index + epoch
                 return np.random.RandomState(seed).permutation(len(task.train))
 
             return super().train_subspace(task, module, visited)

@@ -1,4 +1,4 @@
-"""Two experiments side by side: what was asked of each, what came out, and whether that could be chance."""
+"""Two experiments side by side: their settings, their results, and whether the difference could be chance."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
 from ease.errors import EaseError, unknown
-from ease.experiments.record import Record, plain
-from ease.experiments.records import RECORD, Found, find_records
-from ease.reporting.series import SURROUNDINGS, Series, flattened, group
+from ease.experiments.record import RECORD, RecordFile, RunRecord, find_records, plain
+from ease.reporting.series import Series, flattened, group, image_remarks, result_values
 from ease.reporting.significance import FEW, McNemar, Paired, mcnemar, paired
 from ease.reporting.tables import count_text, percent_text, seconds_text
 from ease.reporting.tabular import NOTHING
@@ -26,40 +25,40 @@ PREDICTIONS = "predictions.npz"
 
 
 @dataclass(frozen=True)
-class Figure:
-    """One figure of a record: how it is called, read and shown."""
+class Quantity:
+    """One figure of a record: its name, and how it is read and shown."""
 
     key: str
     head: str
-    read: Callable[[Record], float | None]
+    read: Callable[[RunRecord], float | None]
     show: Callable[[float], str]
 
 
-FIGURES = (
-    Figure("average", "Ā, %", lambda r: r["average"], percent_text),
-    Figure("last", "A_B, %", lambda r: r["last"], percent_text),
-    Figure("forgetting", "Forgetting, points", lambda r: r["forgetting"], percent_text),
-    Figure("backward_transfer", "Backward transfer, points", lambda r: r["backward_transfer"], percent_text),
-    Figure("passes", "Passes", lambda r: sum(r["forward_passes"].values()), count_text),
-    Figure("seconds", "Seconds", lambda r: r["seconds"].get("total"), seconds_text),
+QUANTITIES = (
+    Quantity("average", "Ā, %", lambda r: r.average, percent_text),
+    Quantity("last", "A_B, %", lambda r: r.last, percent_text),
+    Quantity("forgetting", "Forgetting, points", lambda r: r.forgetting, percent_text),
+    Quantity("backward_transfer", "Backward transfer, points", lambda r: r.backward_transfer, percent_text),
+    Quantity("passes", "Passes", lambda r: r.forward_passes.total, count_text),
+    Quantity("seconds", "Seconds", lambda r: r.seconds.total, seconds_text),
 )
-TESTED = FIGURES[:2]
+TESTED = QUANTITIES[:2]
 
 
 @dataclass(frozen=True)
-class Side:
+class ComparedExperiment:
     """One experiment, once per seed."""
 
     path: str
-    runs: list[Found]
+    runs: list[RecordFile]
     series: Series
 
-    def of_seed(self, seed: int) -> Record:
-        return next(record for record in self.series.records if record["seed"] == seed)
+    def of_seed(self, seed: int) -> RunRecord:
+        return next(record for record in self.series.records if record.seed == seed)
 
 
 @dataclass(frozen=True)
-class Result:
+class ComparedFigure:
     """A figure of both sides, means over their seeds."""
 
     key: str
@@ -75,18 +74,18 @@ class Result:
 
 @dataclass(frozen=True)
 class Comparison:
-    """All that `ease compare` says."""
+    """All that `ease compare` prints."""
 
-    a: Side
-    b: Side
+    a: ComparedExperiment
+    b: ComparedExperiment
     settings: list[tuple[str, str, str]]
-    surroundings: list[tuple[str, str, str]]
+    circumstances: list[tuple[str, str, str]]
     obstacles: list[str]
     """Why the figures cannot be compared; usually nothing."""
     seeds: list[int]
     """Those that both sides have."""
-    results: list[Result]
-    tasks: list[Result]
+    results: list[ComparedFigure]
+    tasks: list[ComparedFigure]
     tests: dict[str, Paired]
     images: McNemar | None
     remarks: list[str]
@@ -94,7 +93,7 @@ class Comparison:
     def as_json(self) -> dict[str, Any]:
         """The same for a program."""
 
-        def side(side: Side) -> dict[str, Any]:
+        def side(side: ComparedExperiment) -> dict[str, Any]:
             return {"path": side.path, "label": side.series.label, "seeds": side.series.seeds}
 
         def differing(rows: list[tuple[str, str, str]]) -> list[dict[str, str]]:
@@ -106,7 +105,7 @@ class Comparison:
             "comparable": not self.obstacles,
             "obstacles": self.obstacles,
             "settings": differing(self.settings),
-            "circumstances": differing(self.surroundings),
+            "circumstances": differing(self.circumstances),
             "results": [{**asdict(result), "difference": result.difference} for result in self.results],
             "per_task": [{**asdict(result), "difference": result.difference} for result in self.tasks],
             "common_seeds": self.seeds,
@@ -119,27 +118,29 @@ class Comparison:
         for name, side in (("A", self.a), ("B", self.b)):
             seeds = ", ".join(str(seed) for seed in side.series.seeds)
             word = "seeds" if len(side.runs) > 1 else "seed"
-            yield Text(f"{name}  {side.series.label} on {side.series.place}, {word} {seeds}  ({side.path})")
+            yield Text(
+                f"{name}  {side.series.label} on {side.series.benchmark}, {word} {seeds}  ({side.path})"
+            )
         for obstacle in self.obstacles:
             yield Text(f"not comparable: {obstacle}", "bold red")
         both = [row for row in self.settings if NOTHING not in row[1:]]
         if both:
-            yield from _table("What was asked differs in", ("Setting", "A", "B"), both, left=3)
+            yield from _table("Settings that differ", ("Setting", "A", "B"), both, left=3)
         elif not self.settings:
-            yield Text("What was asked is the same.")
+            yield Text("Both have the same settings.")
         # Two methods have many settings that the other does not know; a line does for those.
         for name, mine, other in (("A", 1, 2), ("B", 2, 1)):
             alone = [f"{row[0]} {row[mine]}" for row in self.settings if row[other] == NOTHING]
             if alone:
                 yield Text(f"{name} alone has {', '.join(alone)}", "dim")
-        if self.surroundings:
+        if self.circumstances:
             heads = ("Circumstance", "A", "B")
-            yield from _table("Circumstances differ in", heads, self.surroundings, left=3)
-        figures = {figure.key: figure for figure in FIGURES}
+            yield from _table("Circumstances that differ", heads, self.circumstances, left=3)
+        figures = {figure.key: figure for figure in QUANTITIES}
         rows = [_result_row(figures[result.key], result) for result in self.results]
         yield from _table("Results", ("Figure", "A", "B", "B - A"), rows)
         if self.tasks:
-            task = Figure("", "", lambda _: None, percent_text)
+            task = Quantity("", "", lambda _: None, percent_text)
             rows = [(result.key, *_result_row(task, result)[1:]) for result in self.tasks]
             yield from _table(
                 "Accuracy on each task after the last stage, %", ("Task", "A", "B", "B - A"), rows
@@ -165,19 +166,20 @@ def compare(a: Path, b: Path, method: str | None = None) -> Comparison:
     """
     first, second = _side(a, method), _side(b, method)
     seeds = [seed for seed in first.series.seeds if seed in second.series.seeds]
-    obstacles, remarks = _obstacles(first, second), []
-    tasks: list[Result] = []
+    obstacles = _obstacles(first, second)
+    remarks = image_remarks([*first.series.records, *second.series.records])
+    tasks: list[ComparedFigure] = []
     tests: dict[str, Paired] = {}
     images = None
     if not obstacles:
         pairs = [(first.of_seed(seed), second.of_seed(seed)) for seed in seeds]
-        if pairs and all(one.get("classes") == other.get("classes") for one, other in pairs):
+        if pairs and all(one.classes == other.classes for one, other in pairs):
             tasks = _tasks(pairs)
         else:
             remarks.append("the classes arrived in different orders: no task is the same on both sides")
         if len(seeds) > 1:
             for figure in TESTED:
-                values = [[float(record[figure.key]) for record in side] for side in zip(*pairs, strict=True)]
+                values = [[float(figure.read(r) or 0.0) for r in side] for side in zip(*pairs, strict=True)]
                 tests[figure.key] = paired(*values)
         remarks += _seed_remarks(first, second, seeds)
         if len(first.runs) == len(second.runs) == 1:
@@ -186,11 +188,11 @@ def compare(a: Path, b: Path, method: str | None = None) -> Comparison:
     return Comparison(
         first,
         second,
-        _differing(first, second, _asked),
-        _differing(first, second, _surroundings),
+        _differing(first, second, result_values),
+        _differing(first, second, _circumstances),
         obstacles,
         seeds,
-        [_result(figure, first, second) for figure in FIGURES],
+        [_result(figure, first, second) for figure in QUANTITIES],
         tasks,
         tests,
         images,
@@ -201,16 +203,16 @@ def compare(a: Path, b: Path, method: str | None = None) -> Comparison:
 # --- sides ----------------------------------------------------------------------------------------
 
 
-def _side(path: Path, method: str | None) -> Side:
+def _side(path: Path, method: str | None) -> ComparedExperiment:
     runs = find_records([path]).runs
     if method is not None:
-        here = {run.record["method"] for run in runs}
+        here = {run.record.method for run in runs}
         if method not in here:
             raise unknown(f"method in {path}", method, here)
-        runs = [run for run in runs if run.record["method"] == method]
+        runs = [run for run in runs if run.record.method == method]
     grouped = group([run.record for run in runs])
     if len(grouped) > 1:
-        names = list(dict.fromkeys(f"{s.label} on {s.place}" for s in grouped))
+        names = list(dict.fromkeys(f"{s.label} on {s.benchmark}" for s in grouped))
         some = ", ".join(names[:3]) + (" ..." if len(names) > 3 else "")
         raise EaseError(
             f"{path} holds {len(grouped)} experiments ({some}): name the folder of one of them, or a method (--method)"
@@ -221,43 +223,51 @@ def _side(path: Path, method: str | None) -> Side:
             raise EaseError(
                 f"{path} holds seed {seed} {seeds.count(seed)} times: leave one of each seed there"
             )
-    return Side(str(path), runs, grouped[0])
+    return ComparedExperiment(str(path), runs, grouped[0])
 
 
-def _obstacles(a: Side, b: Side) -> list[str]:
+def _obstacles(a: ComparedExperiment, b: ComparedExperiment) -> list[str]:
     one, other = a.series, b.series
-    streams = [f"{s.place.dataset} {s.place.protocol}" for s in (one, other)]
+    streams = [f"{s.benchmark.dataset} {s.benchmark.protocol}" for s in (one, other)]
     if streams[0] != streams[1]:
         return [f"the streams differ, A is on {streams[0]} and B on {streams[1]}"]
     if one.classes_seen != other.classes_seen:
         return ["the streams differ, their tasks have different numbers of classes"]
-    images = [series.records[0]["test_images"][-1] for series in (one, other)]
+    images = [series.records[0].test_images[-1] for series in (one, other)]
     if images[0] != images[1]:
         return [f"A was tested on {images[0]:,} images and B on {images[1]:,}"]
     return []
 
 
-def _asked(record: Record) -> dict[str, str]:
-    config = record.get("config", {})
-    named = {key: record[key] for key in ("method", "dataset", "protocol", "backbone", "seed")}
-    # A subset of a dataset has a name of its own in the record, not in the config.
-    flat = flattened({**named, **{key: config[key] for key in config if key not in SURROUNDINGS}, **named})
-    # As `--set` names them.
-    return {key.removeprefix("settings."): value for key, value in flat.items()}
+def _circumstances(records: Sequence[RunRecord]) -> list[dict[str, str]]:
+    """For each record how and where it was carried out, and with which versions."""
+    return [
+        flattened(
+            {
+                **(
+                    {}
+                    if r.config is None
+                    else {**r.config.of_role("runtime"), **r.config.of_role("location")}
+                ),
+                **r.versions,
+            }
+        )
+        for r in records
+    ]
 
 
-def _surroundings(record: Record) -> dict[str, str]:
-    config = {key: value for key, value in record.get("config", {}).items() if key in SURROUNDINGS}
-    return flattened({**config, **record.get("versions", {})})
-
-
-def _differing(a: Side, b: Side, read: Callable[[Record], dict[str, str]]) -> list[tuple[str, str, str]]:
+def _differing(
+    a: ComparedExperiment,
+    b: ComparedExperiment,
+    read: Callable[[Sequence[RunRecord]], list[dict[str, str]]],
+) -> list[tuple[str, str, str]]:
     """(key, A, B) of what is not the same; a side whose seeds differ in something lists what it has."""
-    sides = [[read(record) for record in side.series.records] for side in (a, b)]
-    keys = dict.fromkeys(key for side in sides for values in side for key in values)
+    values = read([*a.series.records, *b.series.records])
+    sides = values[: len(a.series.records)], values[len(a.series.records) :]
+    keys = dict.fromkeys(key for each in values for key in each)
     rows = []
     for key in keys:
-        found = [dict.fromkeys(values.get(key, NOTHING) for values in side) for side in sides]
+        found = [dict.fromkeys(each.get(key, NOTHING) for each in side) for side in sides]
         if set(found[0]) != set(found[1]):
             rows.append((plain(key), plain(", ".join(found[0])), plain(", ".join(found[1]))))
     return rows
@@ -266,19 +276,19 @@ def _differing(a: Side, b: Side, read: Callable[[Record], dict[str, str]]) -> li
 # --- figures --------------------------------------------------------------------------------------
 
 
-def _result(figure: Figure, a: Side, b: Side) -> Result:
+def _result(figure: Quantity, a: ComparedExperiment, b: ComparedExperiment) -> ComparedFigure:
     (mean_a, spread_a), (mean_b, spread_b) = (_summary(s.series.values(figure.read)) for s in (a, b))
-    return Result(figure.key, mean_a, mean_b, spread_a, spread_b)
+    return ComparedFigure(figure.key, mean_a, mean_b, spread_a, spread_b)
 
 
-def _tasks(pairs: Sequence[tuple[Record, Record]]) -> list[Result]:
+def _tasks(pairs: Sequence[tuple[RunRecord, RunRecord]]) -> list[ComparedFigure]:
     results = []
-    for number in range(len(pairs[0][0]["task_sizes"])):
+    for number in range(len(pairs[0][0].task_sizes)):
         a, b = (
-            _summary([cell for record in side if (cell := record["per_task"][-1][number]) is not None])
+            _summary([cell for record in side if (cell := record.per_task[-1][number]) is not None])
             for side in zip(*pairs, strict=True)
         )
-        results.append(Result(str(number + 1), a[0], b[0], a[1], b[1]))
+        results.append(ComparedFigure(str(number + 1), a[0], b[0], a[1], b[1]))
     return results
 
 
@@ -288,7 +298,7 @@ def _summary(values: Sequence[float]) -> tuple[float | None, float | None]:
     return float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else None
 
 
-def _seed_remarks(a: Side, b: Side, seeds: list[int]) -> list[str]:
+def _seed_remarks(a: ComparedExperiment, b: ComparedExperiment, seeds: list[int]) -> list[str]:
     least = 2.0 ** (1 - len(seeds)) if seeds else 1.0
     alone = [seed for side in (a, b) for seed in side.series.seeds if seed not in seeds]
     remarks = []
@@ -315,13 +325,13 @@ def _seed_remarks(a: Side, b: Side, seeds: list[int]) -> list[str]:
 # --- images ---------------------------------------------------------------------------------------
 
 
-def _on_images(a: Found, b: Found) -> tuple[McNemar | None, str]:
+def _on_images(a: RecordFile, b: RecordFile) -> tuple[McNemar | None, str]:
     """McNemar's test on the last stage where both runs kept their predictions, else why not."""
     files = [run.path.with_name(PREDICTIONS) for run in (a, b)]
     if not all(run.path.name == RECORD and file.is_file() for run, file in zip((a, b), files, strict=True)):
         return None, ""
     (ids, right), (other_ids, other_right) = (
-        _right(file, len(run.record["task_sizes"])) for file, run in zip(files, (a, b), strict=True)
+        _right(file, len(run.record.task_sizes)) for file, run in zip(files, (a, b), strict=True)
     )
     if not np.array_equal(ids, other_ids):
         return None, "the runs were tested on different images: no test across images"
@@ -357,7 +367,7 @@ def _table(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]], left
     yield table
 
 
-def _result_row(figure: Figure, result: Result) -> tuple[str, str, str, str]:
+def _result_row(figure: Quantity, result: ComparedFigure) -> tuple[str, str, str, str]:
     def shown(mean: float | None, deviation: float | None) -> str:
         if mean is None:
             return NOTHING

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ease.methods import making_sense
+from ease.storage.manifest import Manifest
 from ease.storage.model_directory import model_directory
 
 
@@ -21,34 +22,34 @@ def describe_model(path: Path) -> dict[str, Any]:
         return _described(manifest)
 
 
-def _described(manifest: dict[str, Any]) -> dict[str, Any]:
-    tasks: list[list[str]] = [[] for _ in manifest["learner"]["task_sizes"]]
-    for entry in manifest["classes"]:
-        tasks[entry["task"]].append(entry["name"])
+def _described(manifest: Manifest) -> dict[str, Any]:
+    tasks: list[list[str]] = [[] for _ in manifest.learner["task_sizes"]]
+    for entry in manifest.classes:
+        tasks[entry.task].append(entry.name)
     return {
-        "method": manifest["method"],
-        "backbone": manifest["backbone"]["name"],
-        "input_size": manifest["backbone"]["input_size"],
-        "generation": manifest["generation"],
-        "created": manifest["created"],
-        "classes": [entry["name"] for entry in manifest["classes"]],
+        "method": manifest.method,
+        "backbone": manifest.backbone.name,
+        "input_size": manifest.backbone.input_size,
+        "generation": manifest.generation,
+        "created": manifest.created,
+        "classes": manifest.class_names,
         "tasks": tasks,
-        "files": len(manifest["files"]),
-        "bytes": sum(entry["size"] for entry in manifest["files"].values()),
-        "bytes_by_kind": _bytes_by_kind(manifest["files"]),
-        "storages": _storages(manifest["learner"]),
-        "adapted": manifest["learner"].get("adapted"),
-        "passes_per_image": manifest["passes_per_image"],
-        "history": [_act(entry) for entry in manifest.get("history", [])],
+        "files": len(manifest.files),
+        "bytes": manifest.bytes,
+        "bytes_by_kind": _bytes_by_kind(manifest),
+        "storages": _storages(manifest.learner),
+        "adapted": manifest.learner.get("adapted"),
+        "passes_per_image": manifest.passes_per_image,
+        "history": [entry.model_dump(mode="python", exclude={"notes"}) for entry in manifest.history],
     }
 
 
-def _bytes_by_kind(files: dict[str, Any]) -> dict[str, int]:
+def _bytes_by_kind(manifest: Manifest) -> dict[str, int]:
     """Bytes of the generation's files by folder: `subspaces`, `prototypes`, `learner` (other state), and so on."""
     kinds: dict[str, int] = {}
-    for name, entry in files.items():
+    for name, entry in manifest.files.items():
         kind = name.split("/")[0]
-        kinds[kind] = kinds.get(kind, 0) + entry["size"]
+        kinds[kind] = kinds.get(kind, 0) + entry.size
     return kinds
 
 
@@ -59,9 +60,3 @@ def _storages(learner: dict[str, Any]) -> list[str]:
         found = learner.get(key, [])
         specs += found if isinstance(found, list) else [found]
     return sorted({spec["storage"] for spec in specs if "storage" in spec})
-
-
-def _act(entry: dict[str, Any]) -> dict[str, Any]:
-    """One act of learning, as it was measured on its day."""
-    known = ("generation", "date", "classes", "extended", "images", "held_out", "accuracy")
-    return {name: entry[name] for name in known}

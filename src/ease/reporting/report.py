@@ -15,11 +15,11 @@ from markupsafe import Markup, escape
 from matplotlib.figure import Figure
 
 from ease.experiments.metrics import task_forgetting
-from ease.experiments.record import Record, plain
+from ease.experiments.record import RunRecord, plain
 from ease.reporting import figures
 from ease.reporting.figures import drawing
 from ease.reporting.figures.costs import PHASES
-from ease.reporting.series import Place, Series, by_place, group
+from ease.reporting.series import Benchmark, Series, by_benchmark, group
 from ease.reporting.tables import comparison, count_text, percent_text, seconds_text
 from ease.reporting.tabular import NOTHING
 from ease.storage.files import make_folder, write_atomic
@@ -40,7 +40,7 @@ MANY = 6
 """With more methods than this, tables turn on their side and the maps are folded away."""
 
 
-def write_report(records: Sequence[Record], path: str | Path, title: str | None = None) -> Path:
+def write_report(records: Sequence[RunRecord], path: str | Path, title: str | None = None) -> Path:
     """Write the report of some records to `path` and return it."""
     target = Path(path)
     text = render_report(records, title)
@@ -50,28 +50,28 @@ def write_report(records: Sequence[Record], path: str | Path, title: str | None 
     return target
 
 
-def render_report(records: Sequence[Record], title: str | None = None) -> str:
+def render_report(records: Sequence[RunRecord], title: str | None = None) -> str:
     """The report as HTML text; everything that comes from a record is escaped."""
     grouped = group(records)
-    places = by_place(grouped)
+    benchmarks = by_benchmark(grouped)
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     template = environment.from_string(files("ease.reporting").joinpath("report.html").read_text("utf-8"))
     return template.render(
-        title=title or _title(list(places)),
-        lead=_lead(grouped, places),
-        sections=[_section(number, *item) for number, item in enumerate(places.items())],
-        configs=[_config(series, len(places) > 1) for series in grouped],
+        title=title or _title(list(benchmarks)),
+        lead=_lead(grouped, benchmarks),
+        sections=[_section(number, *item) for number, item in enumerate(benchmarks.items())],
+        configs=[_config(series, len(benchmarks) > 1) for series in grouped],
         versions=_versions(records),
         notes=_notes(grouped),
     )
 
 
-def _section(number: int, place: Place, members: list[Series]) -> dict[str, Any]:
-    """All that is shown of one place: what was run, the table, the pictures, the costs."""
+def _section(number: int, benchmark: Benchmark, members: list[Series]) -> dict[str, Any]:
+    """All that is shown of one benchmark: what was run, the table, the pictures, the costs."""
     records = [record for series in members for record in series.records]
-    means = [series.mean_record() for series in members]
+    means = [series.mean_per_task() for series in members]
     floor = figures.heat_floor(means)
     words = _curve_words(members)
     # On a phone the wide drawing would be unreadable; the page shows whichever fits.
@@ -81,12 +81,12 @@ def _section(number: int, place: Place, members: list[Series]) -> dict[str, Any]
     ]
     maps = []
     for index, (series, mean) in enumerate(zip(members, means, strict=True)):
-        figure = figures.task_heatmap(mean, lowest=floor, title=series.label)
+        figure = figures.task_heatmap(mean, series.label, lowest=floor)
         maps.append(_inline(figure, f"s{number}m{index}", _map_words(series.label, mean)))
     return {
         "anchor": f"s{number}",
-        "place": str(place),
-        "facts": _facts(place, members),
+        "benchmark": str(benchmark),
+        "facts": _facts(benchmark, members),
         "tasks": _tasks(records[0]),
         "table": comparison(records),
         "curves": curves,
@@ -102,41 +102,43 @@ def _section(number: int, place: Place, members: list[Series]) -> dict[str, Any]
 
 
 def _forgetting(
-    members: list[Series], means: list[Record], records: list[Record], prefix: str
+    members: list[Series], means: list[list[list[float | None]]], records: list[RunRecord], prefix: str
 ) -> Markup | None:
-    if max(len(mean["task_sizes"]) for mean in means) < 2:
+    if max(len(mean) for mean in means) < 2:
         return None
     parts = []
     for series, mean in zip(members, means, strict=True):
-        lost = ", ".join(NOTHING if v is None else f"{v:.0f}" for v in task_forgetting(mean["per_task"]))
+        lost = ", ".join(NOTHING if v is None else f"{v:.0f}" for v in task_forgetting(mean))
         parts.append(f"{series.label}: {lost}.")
     words = f"Points that each task has fallen from its best to the last stage. {' '.join(parts)}"
     return _inline(figures.forgetting_by_task(records, title=""), prefix, words, "grid")
 
 
-def _cost_pictures(members: list[Series], records: list[Record], prefix: str) -> list[tuple[str, Markup]]:
+def _cost_pictures(members: list[Series], records: list[RunRecord], prefix: str) -> list[tuple[str, Markup]]:
     """(caption, picture) of what was spent; parameters only where there is something to compare."""
-    drawn = [
-        ("Seconds, by phase", figures.running_time(records, title="", width=3.2), "seconds", seconds_text),
+    drawn: list[tuple[str, Figure, Callable[[RunRecord], float | None], Callable[[float], str]]] = [
+        (
+            "Seconds, by phase",
+            figures.running_time(records, title="", width=3.2),
+            lambda r: sum(getattr(r.seconds, phase) or 0.0 for phase in PHASES),
+            seconds_text,
+        ),
         (
             "Forward passes, by phase",
             figures.passes_by_phase(records, title="", width=3.2),
-            "forward_passes",
+            lambda r: r.forward_passes.total,
             count_text,
         ),
     ]
     pictures = []
-    for number, (caption, figure, key, show) in enumerate(drawn):
-        totals = [
-            f"{series.label} {show(_mean(series, lambda r, k=key: _spent(r, k)))}"  # type: ignore[misc]
-            for series in members
-        ]
+    for number, (caption, figure, read, show) in enumerate(drawn):
+        totals = [f"{series.label} {show(_mean(series, read))}" for series in members]
         words = f"Bar chart. {caption}: {', '.join(totals)}."
         pictures.append((caption, _inline(figure, f"{prefix}{number}", words, "bars")))
     if len(members) > 2:
         points = [
-            f"{series.label} {count_text(_mean(series, lambda r: r['parameters']['stored']))}, "
-            f"{percent_text(_mean(series, lambda r: r['last']))} %"
+            f"{series.label} {count_text(_mean(series, lambda r: r.parameters.stored))}, "
+            f"{percent_text(_mean(series, lambda r: r.last))} %"
             for series in members
         ]
         words = f"Scatter chart of accuracy after the last stage over parameters stored: {'; '.join(points)}."
@@ -145,59 +147,54 @@ def _cost_pictures(members: list[Series], records: list[Record], prefix: str) ->
     return pictures
 
 
-def _spent(record: Record, key: str) -> float:
-    return float(sum(record[key].get(phase, 0) for phase in PHASES))
-
-
 # --- words ----------------------------------------------------------------------------------------
 
 
-def _title(places: list[Place]) -> str:
-    datasets = list(dict.fromkeys(place.dataset for place in places))
-    return f"{places[0].dataset}, {places[0].protocol}" if len(places) == 1 else ", ".join(datasets)
+def _title(benchmarks: list[Benchmark]) -> str:
+    datasets = list(dict.fromkeys(each.dataset for each in benchmarks))
+    first = benchmarks[0]
+    return f"{first.dataset}, {first.protocol}" if len(benchmarks) == 1 else ", ".join(datasets)
 
 
-def _lead(grouped: list[Series], places: dict[Place, list[Series]]) -> str:
+def _lead(grouped: list[Series], benchmarks: dict[Benchmark, list[Series]]) -> str:
     """The outcome in two sentences."""
-    if len(places) > 1:
-        return (
-            f"{_counted(len(grouped), 'experiment')} on {len(places)} streams, each with a frozen backbone."
-        )
+    if len(benchmarks) > 1:
+        return f"{_counted(len(grouped), 'experiment')} on {len(benchmarks)} streams, each with a frozen backbone."
     seen, first = grouped[0].classes_seen, grouped[0]
     who = first.label if len(grouped) == 1 else f"{len(grouped)} methods"
     stream = f"{_counted(seen[-1], 'class')} in {_counted(len(seen), 'task')}"
-    best = max(grouped, key=lambda series: _mean(series, lambda r: r["last"]))
-    last = percent_text(_mean(best, lambda r: r["last"]))
-    average = percent_text(_mean(best, lambda r: r["average"]))
+    best = max(grouped, key=lambda series: _mean(series, lambda r: r.last))
+    last = percent_text(_mean(best, lambda r: r.last))
+    average = percent_text(_mean(best, lambda r: r.average))
     won = f"{best.label} ends highest" if len(grouped) > 1 else "It ends"
     outcome = f"{won} at {last} %, {average} % on average over the stages."
-    return f"{who} met {stream} on a frozen {first.place.backbone}. {outcome}"
+    return f"{who} met {stream} on a frozen {first.benchmark.backbone}. {outcome}"
 
 
-def _facts(place: Place, members: list[Series]) -> list[tuple[str, str]]:
+def _facts(benchmark: Benchmark, members: list[Series]) -> list[tuple[str, str]]:
     first = members[0].records[0]
     seeds = list(dict.fromkeys(seed for series in members for seed in series.seeds))
-    images = first["test_images"][-1]
+    images = first.test_images[-1]
     return [
-        ("Dataset", place.dataset),
-        ("Protocol", place.protocol),
-        ("Classes", f"{sum(first['task_sizes'])} in {_counted(len(first['task_sizes']), 'task')}"),
-        ("Backbone", f"{place.backbone}, frozen, {count_text(first['parameters']['backbone'])} parameters"),
+        ("Dataset", benchmark.dataset),
+        ("Protocol", benchmark.protocol),
+        ("Classes", f"{sum(first.task_sizes)} in {_counted(len(first.task_sizes), 'task')}"),
+        ("Backbone", f"{benchmark.backbone}, frozen, {count_text(first.parameters.backbone)} parameters"),
         ("Methods", ", ".join(s.label for s in members) if len(members) <= MANY else str(len(members))),
         ("Seeds" if len(seeds) > 1 else "Seed", ", ".join(str(seed) for seed in seeds)),
         ("Test images", f"{images:,} at the last stage"),
     ]
 
 
-def _tasks(record: Record) -> list[str]:
+def _tasks(record: RunRecord) -> list[str]:
     """The class names of each task."""
-    names, ends = [plain(name) for name in record.get("classes", [])], np.cumsum(record["task_sizes"])
-    starts = ends - record["task_sizes"]
+    names, ends = [plain(name) for name in record.classes], np.cumsum(record.task_sizes)
+    starts = ends - record.task_sizes
     return [", ".join(names[start:end]) for start, end in zip(starts, ends, strict=True)] if names else []
 
 
 def _notes(grouped: list[Series]) -> list[str]:
-    found = [f"{s.label}: {plain(note)}" for s in grouped for r in s.records for note in r.get("notes", [])]
+    found = [f"{s.label}: {plain(note)}" for s in grouped for r in s.records for note in r.notes]
     return list(dict.fromkeys(found))
 
 
@@ -211,8 +208,8 @@ def _curve_words(members: list[Series]) -> str:
     return f"Line chart of top-1 accuracy over the classes seen. {' '.join(parts)}"
 
 
-def _map_words(label: str, record: Record) -> str:
-    final = ", ".join(NOTHING if value is None else f"{value:.0f}" for value in record["per_task"][-1])
+def _map_words(label: str, per_task: list[list[float | None]]) -> str:
+    final = ", ".join(NOTHING if value is None else f"{value:.0f}" for value in per_task[-1])
     return f"{label}: accuracy on each task after each stage. After the last, task by task: {final} %."
 
 
@@ -228,7 +225,7 @@ def _stages(members: list[Series]) -> list[list[str]]:
     """The numbers behind the curve, a row per stage. Settings may cut a stream differently."""
     curves = [dict(zip(s.classes_seen, s.curves().mean(axis=0), strict=True)) for s in members]
     images = {
-        seen: n for s in members for seen, n in zip(s.classes_seen, s.records[0]["test_images"], strict=True)
+        seen: n for s in members for seen, n in zip(s.classes_seen, s.records[0].test_images, strict=True)
     }
     rows = []
     for seen in sorted(images):
@@ -241,7 +238,7 @@ def _costs(members: list[Series]) -> list[tuple[str, list[tuple[str, list[str]]]
     """Groups of rows, a column per series; where seeds differ, their mean."""
 
     def row(
-        name: str, show: Callable[[float], str], read: Callable[[Record], float | None]
+        name: str, show: Callable[[float], str], read: Callable[[RunRecord], float | None]
     ) -> tuple[str, list[str]]:
         found = [series.values(read) for series in members]
         return name, [show(float(np.mean(values))) if values else NOTHING for values in found]
@@ -250,58 +247,57 @@ def _costs(members: list[Series]) -> list[tuple[str, list[tuple[str, list[str]]]
         (
             "Accuracy",
             [
-                row("Top-5 after the last stage, %", percent_text, lambda r: r["top5"][-1]),
-                row("Right task after the last stage, %", percent_text, lambda r: r["task_id_accuracy"][-1]),
-                row("Backward transfer, points", percent_text, lambda r: r["backward_transfer"]),
+                row("Top-5 after the last stage, %", percent_text, lambda r: r.top5[-1]),
+                row("Right task after the last stage, %", percent_text, lambda r: r.task_id_accuracy[-1]),
+                row("Backward transfer, points", percent_text, lambda r: r.backward_transfer),
             ],
         ),
         (
             "Parameters",
             [
-                row("Backbone, frozen", count_text, lambda r: r["parameters"]["backbone"]),
-                row("Trained, all tasks", count_text, lambda r: sum(r["parameters"]["trained"])),
-                row(
-                    "Trained, mean per task", count_text, lambda r: np.mean(r["parameters"]["trained"] or [0])
-                ),
-                row("Stored beside the backbone", count_text, lambda r: r["parameters"]["stored"]),
+                row("Backbone, frozen", count_text, lambda r: r.parameters.backbone),
+                row("Trained, all tasks", count_text, lambda r: r.parameters.trained_in_all),
+                row("Trained, mean per task", count_text, lambda r: r.parameters.trained_per_task),
+                row("Stored beside the backbone", count_text, lambda r: r.parameters.stored),
             ],
         ),
         (
             "Forward passes (image × subspace)",
             [
-                row("Training", count_text, lambda r: r["forward_passes"].get("train")),
-                row("Prototypes", count_text, lambda r: r["forward_passes"].get("prototypes")),
-                row("Evaluation", count_text, lambda r: r["forward_passes"].get("evaluation")),
-                row("Repeated", count_text, lambda r: r.get("passes_repeated")),
+                row("Training", count_text, lambda r: r.forward_passes.train),
+                row("Prototypes", count_text, lambda r: r.forward_passes.prototypes),
+                row("Evaluation", count_text, lambda r: r.forward_passes.evaluation),
+                row("Repeated", count_text, lambda r: r.passes_repeated),
             ],
         ),
         (
             "Seconds",
             [
-                row("Training", seconds_text, lambda r: r["seconds"].get("train")),
-                row("Prototypes", seconds_text, lambda r: r["seconds"].get("prototypes")),
-                row("Evaluation", seconds_text, lambda r: r["seconds"].get("evaluation")),
-                row("Total", seconds_text, lambda r: r["seconds"]["total"]),
+                row("Training", seconds_text, lambda r: r.seconds.train),
+                row("Prototypes", seconds_text, lambda r: r.seconds.prototypes),
+                row("Evaluation", seconds_text, lambda r: r.seconds.evaluation),
+                row("Total", seconds_text, lambda r: r.seconds.total),
             ],
         ),
-        ("Memory", [row("Peak, MB", lambda value: f"{value / 1e6:,.0f}", lambda r: r.get("peak_memory"))]),
+        ("Memory", [row("Peak, MB", lambda value: f"{value / 1e6:,.0f}", lambda r: r.peak_memory)]),
     ]
 
 
-def _config(series: Series, name_place: bool) -> dict[str, str]:
+def _config(series: Series, name_benchmark: bool) -> dict[str, str]:
     seeds = ", ".join(str(seed) for seed in series.seeds)
-    label = f"{series.label} · {series.place}" if name_place else series.label
-    text = json.dumps(series.records[0].get("config", {}), indent=2, ensure_ascii=False)
+    label = f"{series.label} · {series.benchmark}" if name_benchmark else series.label
+    config = series.records[0].config
+    text = json.dumps({} if config is None else config.as_json(), indent=2, ensure_ascii=False)
     return {"label": label, "seeds": seeds, "text": text}
 
 
-def _versions(records: Sequence[Record]) -> list[dict[str, str]]:
+def _versions(records: Sequence[RunRecord]) -> list[dict[str, str]]:
     """Usually one set; several where the records were not made by the same installation."""
-    sets = [{plain(k): plain(v) for k, v in record.get("versions", {}).items()} for record in records]
+    sets = [{plain(k): plain(v) for k, v in record.versions.items()} for record in records]
     return [found for i, found in enumerate(sets) if found and found not in sets[:i]]
 
 
-def _mean(series: Series, read: Callable[[Record], float | None]) -> float:
+def _mean(series: Series, read: Callable[[RunRecord], float | None]) -> float:
     return float(np.mean(series.values(read)))
 
 

@@ -1,16 +1,24 @@
-"""The comparison of records, one row per method, and a paper's exhibits, methods by streams."""
+"""The comparison of records with one row per method, and the tables of a paper with methods down, streams across."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from ease.errors import EaseError, unknown
-from ease.experiments.record import Record
-from ease.reporting.series import Place, Series, by_place, group, remarks
-from ease.reporting.tabular import NOTHING, Blocks, Cell, Head, Line, Tabular, csv_text, mark_best, whole
+from ease.experiments.record import RunRecord
+from ease.reporting.series import Benchmark, Series, by_benchmark, group, image_remarks, remarks
+from ease.reporting.tabular import (
+    NOTHING,
+    ColumnHead,
+    ReportTable,
+    TableCell,
+    TableLine,
+    WideTable,
+    csv_text,
+    mark_best,
+    whole,
+)
 
 SPREAD = "±: standard deviation over seeds."
 
@@ -40,42 +48,40 @@ class Column:
     key: str
     head: str
     latex: str
-    read: Callable[[Record], float | None]
+    read: Callable[[RunRecord], float | None]
     show: Callable[[float], str]
     more_is_better: bool
     spread: bool = False
 
 
-def _per_task(record: Record) -> float:
-    return float(np.mean(record["parameters"]["trained"] or [0]))
-
-
 COLUMNS = (
-    Column("average", "Ā %", r"$\bar{\mathcal{A}}$", lambda r: r["average"], percent_text, True, True),
-    Column("last", "A_B %", r"$\mathcal{A}_B$", lambda r: r["last"], percent_text, True, True),
-    Column("forgetting", "Forgetting", "Forgetting", lambda r: r["forgetting"], percent_text, False, True),
-    Column("trained", "Trained", "Trained", lambda r: sum(r["parameters"]["trained"]), count_text, False),
-    Column("trained_per_task", "/task", "/task", _per_task, count_text, False),
-    Column("stored", "Stored", "Stored", lambda r: r["parameters"]["stored"], count_text, False),
-    Column("passes", "Passes", "Passes", lambda r: sum(r["forward_passes"].values()), count_text, False),
-    Column("seconds", "Seconds", "Seconds", lambda r: r["seconds"]["total"], seconds_text, False),
+    Column("average", "Ā %", r"$\bar{\mathcal{A}}$", lambda r: r.average, percent_text, True, True),
+    Column("last", "A_B %", r"$\mathcal{A}_B$", lambda r: r.last, percent_text, True, True),
+    Column("forgetting", "Forgetting", "Forgetting", lambda r: r.forgetting, percent_text, False, True),
+    Column("trained", "Trained", "Trained", lambda r: r.parameters.trained_in_all, count_text, False),
+    Column("trained_per_task", "/task", "/task", lambda r: r.parameters.trained_per_task, count_text, False),
+    Column("stored", "Stored", "Stored", lambda r: r.parameters.stored, count_text, False),
+    Column("passes", "Passes", "Passes", lambda r: r.forward_passes.total, count_text, False),
+    Column("seconds", "Seconds", "Seconds", lambda r: r.seconds.total, seconds_text, False),
 )
 
 
 @dataclass(frozen=True)
-class Row:
+class TableRow:
+    """A series and its figures."""
+
     series: Series
-    cells: list[Cell]
+    cells: list[TableCell]
 
 
 @dataclass(frozen=True)
-class Table(Tabular):
-    """The comparison of several series; rows of one place stand together."""
+class ComparisonTable(ReportTable):
+    """The comparison of several series; rows of one benchmark stand together."""
 
     title: str
-    place_fields: list[str]
-    """The parts of the place that differ between rows and therefore need a column."""
-    rows: list[Row]
+    benchmark_fields: list[str]
+    """The parts of the benchmark that differ between rows and therefore need a column."""
+    rows: list[TableRow]
     columns: Sequence[Column] = field(default=COLUMNS)
 
     @property
@@ -84,23 +90,25 @@ class Table(Tabular):
 
     @property
     def name_heads(self) -> list[str]:
-        return [*(name.capitalize() for name in self.place_fields), "Method"]
+        return [*(name.capitalize() for name in self.benchmark_fields), "Method"]
 
     @property
-    def figure_heads(self) -> list[Head]:
-        return [Head(column.head, column.latex) for column in self.columns]
+    def figure_heads(self) -> list[ColumnHead]:
+        return [ColumnHead(column.head, column.latex) for column in self.columns]
 
     @property
-    def lines(self) -> list[Line]:
-        return [Line(self.names(row), row.cells, self.starts_place(i)) for i, row in enumerate(self.rows)]
+    def lines(self) -> list[TableLine]:
+        return [
+            TableLine(self.names(row), row.cells, self.starts_benchmark(i)) for i, row in enumerate(self.rows)
+        ]
 
-    def names(self, row: Row) -> list[str]:
+    def names(self, row: TableRow) -> list[str]:
         """The leading text cells of a row."""
-        return [*(getattr(row.series.place, name) for name in self.place_fields), row.series.label]
+        return [*(getattr(row.series.benchmark, name) for name in self.benchmark_fields), row.series.label]
 
-    def starts_place(self, index: int) -> bool:
+    def starts_benchmark(self, index: int) -> bool:
         """Whether a rule belongs above this row."""
-        return index > 0 and self.rows[index].series.place != self.rows[index - 1].series.place
+        return index > 0 and self.rows[index].series.benchmark != self.rows[index - 1].series.benchmark
 
     @property
     def legend(self) -> str:
@@ -109,7 +117,8 @@ class Table(Tabular):
             "trained in all, trained per task, kept beside the backbone. Passes: images × subspaces."
         )
         said = [sentence for remark in remarks(row.series for row in self.rows) for sentence in remark]
-        return " ".join([text, *[SPREAD] * self.several_seeds, *said])
+        images = image_remarks([record for row in self.rows for record in row.series.records])
+        return " ".join([text, *[SPREAD] * self.several_seeds, *said, *images])
 
     def csv(self) -> str:
         """Every figure unrounded, with its standard deviation over the seeds (empty for a single one)."""
@@ -118,25 +127,27 @@ class Table(Tabular):
         for row in self.rows:
             values = [whole(value) for cell in row.cells for value in (cell.mean, cell.deviation)]
             series = row.series
-            rows.append([*series.place, series.method, series.label, len(series.records), *values])
-        return csv_text([*Place._fields, "method", "label", "seeds", *figures], rows)
+            rows.append([*series.benchmark, series.method, series.label, len(series.records), *values])
+        return csv_text([*Benchmark._fields, "method", "label", "seeds", *figures], rows)
 
 
-def comparison(records: Sequence[Record]) -> Table:
-    """One row per method and setting (seeds averaged), best figures marked within each place."""
+def comparison(records: Sequence[RunRecord]) -> ComparisonTable:
+    """One row per method and setting (seeds averaged), best figures marked within each benchmark."""
     grouped = group(records)
-    places = by_place(grouped)
-    varied = [name for i, name in enumerate(Place._fields) if len({place[i] for place in places}) > 1]
-    rows = [row for members in places.values() for row in _rows(members)]
-    return Table(title=str(grouped[0].place) if len(places) == 1 else "", place_fields=varied, rows=rows)
+    benchmarks = by_benchmark(grouped)
+    varied = [name for i, name in enumerate(Benchmark._fields) if len({each[i] for each in benchmarks}) > 1]
+    rows = [row for members in benchmarks.values() for row in _rows(members)]
+    return ComparisonTable(
+        title=str(grouped[0].benchmark) if len(benchmarks) == 1 else "", benchmark_fields=varied, rows=rows
+    )
 
 
-def _rows(members: list[Series]) -> list[Row]:
+def _rows(members: list[Series]) -> list[TableRow]:
     columns = [
         mark_best([series.values(c.read) for series in members], c.show, c.more_is_better, c.spread)
         for c in COLUMNS
     ]
-    return [Row(series, list(cells)) for series, *cells in zip(members, *columns, strict=True)]
+    return [TableRow(series, list(cells)) for series, *cells in zip(members, *columns, strict=True)]
 
 
 # --- exhibits -------------------------------------------------------------------------------------
@@ -149,13 +160,13 @@ FIGURES = COLUMNS[:2]
 
 
 @dataclass(frozen=True)
-class Exhibit(Blocks):
+class ExhibitTable(WideTable):
     """A paper's table: methods down, streams across, Ā and A_B of each, published figures beside ours."""
 
     title: str
     rows: Sequence[str]
     columns: Sequence[str]
-    ours: Mapping[Spot, tuple[Cell, Cell]]
+    ours: Mapping[Spot, tuple[TableCell, TableCell]]
     published: Mapping[Spot, Published]
     several_seeds: bool = False
 
@@ -164,15 +175,17 @@ class Exhibit(Blocks):
         return ["Method"]
 
     @property
-    def figure_heads(self) -> list[Head]:
+    def figure_heads(self) -> list[ColumnHead]:
         return [
-            Head("published", "publ.", column) if quoted else Head(FIGURES[i].head, FIGURES[i].latex, column)
-            for column, i, quoted in self._places
+            ColumnHead("published", "publ.", column)
+            if quoted
+            else ColumnHead(FIGURES[i].head, FIGURES[i].latex, column)
+            for column, i, quoted in self._spots
         ]
 
     @property
-    def lines(self) -> list[Line]:
-        return [Line([row], [self._cell(row, *place) for place in self._places]) for row in self.rows]
+    def lines(self) -> list[TableLine]:
+        return [TableLine([row], [self._cell(row, *spot) for spot in self._spots]) for row in self.rows]
 
     @property
     def legend(self) -> str:
@@ -188,7 +201,7 @@ class Exhibit(Blocks):
         rows = []
         for row in self.rows:
             for column in self.columns:
-                cells = self.ours.get((row, column), (Cell(NOTHING), Cell(NOTHING)))
+                cells = self.ours.get((row, column), (TableCell(NOTHING), TableCell(NOTHING)))
                 quoted = self.published.get((row, column), (None, None))
                 values = [v for c, q in zip(cells, quoted, strict=True) for v in (c.mean, c.deviation, q)]
                 if any(value is not None for value in values):
@@ -196,8 +209,8 @@ class Exhibit(Blocks):
         return csv_text(["row", "column", *heads], rows)
 
     @property
-    def _places(self) -> list[tuple[str, int, bool]]:
-        """(column, which figure, whether published): a column without published figures needs no place for them."""
+    def _spots(self) -> list[tuple[str, int, bool]]:
+        """(column, which figure, whether published): a column without published figures needs no room for them."""
         quoted = {column for (_, column), pair in self.published.items() if pair != (None, None)}
         return [
             (column, i, kind)
@@ -206,20 +219,20 @@ class Exhibit(Blocks):
             for kind in ((False, True) if column in quoted else (False,))
         ]
 
-    def _cell(self, row: str, column: str, figure: int, quoted: bool) -> Cell:
+    def _cell(self, row: str, column: str, figure: int, quoted: bool) -> TableCell:
         if not quoted:
-            return self.ours[row, column][figure] if (row, column) in self.ours else Cell(NOTHING)
+            return self.ours[row, column][figure] if (row, column) in self.ours else TableCell(NOTHING)
         value = self.published.get((row, column), (None, None))[figure]
-        return Cell(NOTHING if value is None else FIGURES[figure].show(value), quoted=True)
+        return TableCell(NOTHING if value is None else FIGURES[figure].show(value), quoted=True)
 
 
 def exhibit_table(
     rows: Sequence[str],
     columns: Sequence[str],
-    cells: Mapping[Spot, Sequence[Record]],
+    cells: Mapping[Spot, Sequence[RunRecord]],
     published: Mapping[Spot, Published] | None = None,
     title: str = "",
-) -> Exhibit:
+) -> ExhibitTable:
     """Ā and A_B for every row and column, mean and deviation where a cell has several seeds.
 
     The best of ours is marked in each column; a published figure is only quoted, never compared.
@@ -230,21 +243,21 @@ def exhibit_table(
             if name not in names:
                 raise unknown(f"{what} of the table", name, names)
     _one_experiment_each(cells)
-    ours: dict[Spot, tuple[Cell, Cell]] = {}
+    ours: dict[Spot, tuple[TableCell, TableCell]] = {}
     for column in columns:
         found = [cells.get((row, column), ()) for row in rows]
         marked = [
-            mark_best([[float(record[figure.key]) for record in records] for records in found], figure.show)
+            mark_best([[float(figure.read(r) or 0.0) for r in records] for records in found], figure.show)
             for figure in FIGURES
         ]
         ours |= {(row, column): (average, last) for row, average, last in zip(rows, *marked, strict=True)}
     several = any(len(found) > 1 for found in cells.values())
-    return Exhibit(title, rows, columns, ours, known, several)
+    return ExhibitTable(title, rows, columns, ours, known, several)
 
 
-def _one_experiment_each(cells: Mapping[Spot, Sequence[Record]]) -> None:
+def _one_experiment_each(cells: Mapping[Spot, Sequence[RunRecord]]) -> None:
     """A mean over different settings or streams would be a figure of nothing."""
     for (row, column), records in cells.items():
         if records and len(found := group(records)) > 1:
-            labels = ", ".join(f"{series.label} on {series.place}" for series in found)
+            labels = ", ".join(f"{series.label} on {series.benchmark}" for series in found)
             raise EaseError(f"the cell '{row}', '{column}' mixes {len(found)} experiments: {labels}")

@@ -1,8 +1,9 @@
-"""One table, four dresses: terminal, Markdown, CSV and LaTeX. What it shows is the subclass's affair."""
+"""The base class of tables, which can be shown in a terminal and written as Markdown, CSV and LaTeX."""
 
 from __future__ import annotations
 
 import csv
+import html
 import io
 import re
 from abc import ABC, abstractmethod
@@ -23,7 +24,7 @@ GROUP_WIDTH = 11  # characters of a common head before it is broken in the termi
 
 
 @dataclass(frozen=True)
-class Cell:
+class TableCell:
     """What a cell shows, and whether it is the best of its column."""
 
     text: str
@@ -35,7 +36,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Head:
+class ColumnHead:
     """A column of figures; neighbours of one group stand under a common head."""
 
     text: str
@@ -44,15 +45,15 @@ class Head:
 
 
 @dataclass(frozen=True)
-class Line:
+class TableLine:
     """A row: its names, its figures, and whether a rule belongs above it."""
 
     names: Sequence[str]
-    cells: Sequence[Cell]
+    cells: Sequence[TableCell]
     ruled: bool = False
 
 
-class Tabular(ABC):
+class ReportTable(ABC):
     """Names at the left, figures at the right, the best in bold."""
 
     title: str
@@ -64,12 +65,12 @@ class Tabular(ABC):
 
     @property
     @abstractmethod
-    def figure_heads(self) -> list[Head]:
+    def figure_heads(self) -> list[ColumnHead]:
         """Heads of the figures."""
 
     @property
     @abstractmethod
-    def lines(self) -> list[Line]:
+    def lines(self) -> list[TableLine]:
         """The rows."""
 
     @property
@@ -155,7 +156,7 @@ class Tabular(ABC):
         return "\n".join([*rows, r"\bottomrule", r"\end{tabular}"]) + "\n"
 
 
-class Blocks(Tabular):
+class WideTable(ReportTable):
     """A table too wide for its terminal is continued below, group by group."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -186,7 +187,7 @@ def mark_best(
     show: Callable[[float], str],
     more_is_better: bool = True,
     spread: bool = True,
-) -> list[Cell]:
+) -> list[TableCell]:
     """A column of cells from the values behind each: the mean, with its deviation where there are several."""
     means = [float(np.mean(values)) if len(values) else None for values in found]
     known = [mean for mean in means if mean is not None]
@@ -198,21 +199,28 @@ def mark_best(
     cells = []
     for mean, values in zip(means, found, strict=True):
         if mean is None:
-            cells.append(Cell(NOTHING))
+            cells.append(TableCell(NOTHING))
             continue
         deviation = float(np.std(values, ddof=1)) if len(values) > 1 else None
         text = show(mean)
         shown = f"{text} ±{show(deviation)}" if spread and deviation is not None else text
-        cells.append(Cell(shown, contested and text == winner, mean, deviation))
+        cells.append(TableCell(shown, contested and text == winner, mean, deviation))
     return cells
 
 
 def csv_text(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Rows as CSV. Spreadsheets take text that begins with one of =+-@ for a formula: a quote is put in front of it."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(heads)
-    writer.writerows(rows)
+    writer.writerows([_no_formula(value) for value in row] for row in rows)
     return out.getvalue()
+
+
+def _no_formula(value: object) -> object:
+    return (
+        f"'{value}" if isinstance(value, str) and value.lstrip().startswith(("=", "+", "-", "@")) else value
+    )
 
 
 def whole(value: float | None) -> float | int | None:
@@ -231,17 +239,19 @@ def _markdown_line(cells: Iterable[str]) -> str:
 
 
 def markdown_text(text: str) -> str:
-    return re.sub(r"([\\`*_\[\]<>|~])", r"\\\1", text)
+    """Text that Markdown shows as it is. HTML is written as entities, which every renderer knows."""
+    escaped = re.sub(r"([\\`*_\[\]|~])", r"\\\1", " ".join(text.split()))
+    return html.escape(escaped, quote=False)
 
 
-def _latex_cell(cell: Cell) -> str:
+def _latex_cell(cell: TableCell) -> str:
     text = cell.text.replace(NOTHING, "--").replace(" ±", r" $\pm$ ")
     # A minus sign, not a hyphen.
     text = re.sub(r"^-(?=\d)", r"$-$", text)
     return rf"\textbf{{{text}}}" if cell.best else text
 
 
-def _latex_groups(names: int, heads: Sequence[Head]) -> list[str]:
+def _latex_groups(names: int, heads: Sequence[ColumnHead]) -> list[str]:
     """The line of common heads and the rules under them; nothing where no column is in a group."""
     if not any(head.group for head in heads):
         return []

@@ -121,7 +121,7 @@ def replacing(path: Path | str, durable: bool = True) -> Iterator[BinaryIO]:
             fault("after-replace", path)
             if durable:
                 sync_folder(path.parent)
-    except BaseException:  # Ctrl-C as well must leave no litter
+    except BaseException:  # nor may Ctrl-C leave a temporary file
         with contextlib.suppress(OSError):
             temporary.unlink()
         raise
@@ -144,7 +144,7 @@ def check_folder_place(folder: Path) -> None:
 
 
 def _check_replaceable(path: Path) -> None:
-    """A file takes the place of what was there. A device or a pipe that somebody named by mistake must survive it."""
+    """A file takes the place of what was there. A device or a pipe that was named by mistake is not replaced."""
     with explained("write", path), contextlib.suppress(FileNotFoundError, NotADirectoryError):
         mode = os.lstat(path).st_mode
         if not (stat.S_ISREG(mode) or stat.S_ISLNK(mode) or stat.S_ISDIR(mode)):
@@ -152,7 +152,7 @@ def _check_replaceable(path: Path) -> None:
 
 
 def temporary_beside(path: Path) -> Path:
-    """A name that nobody else uses, for what will be renamed to `path` once it is whole."""
+    """An unused name in the same folder, for a file that is renamed to `path` once it is complete."""
     if not path.name:
         raise EaseError(f"cannot write '{path}': it is a folder, name a file")
     return path.with_name(f".{path.name}.tmp-{os.getpid()}-{secrets.token_hex(4)}")
@@ -169,12 +169,12 @@ def remove(path: Path) -> None:
 def sweep(folder: Path | str, name: str = "*") -> list[Path]:
     """Remove what crashed writers of files called `name` (a glob) left in `folder`, and say what it was.
 
-    Only for one who knows that nobody else is writing these files now: a live temporary file looks the same.
+    Only safe while no other process writes these files: a temporary file in use looks the same.
     """
-    litter = sorted(Path(folder).glob(f".{name}.tmp-*-*"))
-    for path in litter:
+    left = sorted(Path(folder).glob(f".{name}.tmp-*-*"))
+    for path in left:
         remove(path)
-    return litter
+    return left
 
 
 # --- JSON -----------------------------------------------------------------------------------------

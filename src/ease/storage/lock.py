@@ -28,7 +28,7 @@ class BusyError(EaseError):
 
 
 class WriterLock:
-    """The right to write in one folder. Waits for nobody; may be taken again by the thread that holds it.
+    """The right to write in one folder. It is never waited for, and the thread that holds it may take it again.
 
     A folder that was made for the lock and in which nothing was written is removed with it.
     """

@@ -6,9 +6,7 @@ import contextlib
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
 
 from torch import Tensor
 
@@ -17,8 +15,16 @@ from ease.filesystem import entries, is_file, is_folder, is_inside, shown, what_
 from ease.storage import files as durable
 from ease.storage.files import FileEntry
 from ease.storage.lock import WriterLock
+from ease.storage.manifest import (
+    FILE_NAME,
+    Manifest,
+    ModelState,
+    StoredFile,
+    decode_manifest,
+    encode_manifest,
+    manifest_copy,
+)
 
-FORMAT = 1
 KINDS = ("subspaces", "prototypes", "learner", "memory", "thumbnails")
 OWNER = "ease.model"
 """Metadata key by which a tensor file says that it belongs to a model directory, and under which name."""
@@ -26,35 +32,21 @@ OWNER = "ease.model"
 HISTORY_LIMIT = 64 * 2**20
 """Bytes that earlier generations may take beyond the files they share with the current one."""
 
-_RESERVED = ("format", "generation", "created", "files", "checksum")
-_NAME = re.compile(r"(?!manifests/)[A-Za-z0-9_][A-Za-z0-9_-]{0,63}/[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
-_PATH = re.compile(
-    r"(?!manifests/)[A-Za-z0-9_][A-Za-z0-9_-]{0,63}/[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}\.safetensors"
-)
-_SHA256 = re.compile(r"[0-9a-f]{64}")
 _MANIFEST = re.compile(r"[0-9]{4,12}\.json")
 _TEMPORARY = re.compile(r"\..+\.(json|safetensors)\.tmp-[0-9]+-[0-9a-f]+")
-_LAST = 10**9
-
-
-@dataclass(frozen=True)
-class StoredFile(FileEntry):
-    """Where a logical file of a generation lies, and what it must contain."""
-
-    path: str
 
 
 @dataclass(frozen=True)
 class Generation:
     """One state of a model: its manifest, and the tensors by logical name that were asked for."""
 
-    manifest: dict[str, Any]
+    manifest: Manifest
     files: dict[str, dict[str, Tensor]]
 
     @property
     def number(self) -> int:
         """Counts the commits of the directory, from 1."""
-        return int(self.manifest["generation"])
+        return self.manifest.generation
 
 
 class ModelDirectory:
@@ -90,18 +82,33 @@ class ModelDirectory:
         numbers = (int(path.stem) for path in entries(folder) if _MANIFEST.fullmatch(path.name))
         return sorted(number for number in numbers if is_file(self._manifest_file(number)))
 
-    def manifest(self, generation: int | None = None) -> dict[str, Any]:
+    def manifest(self, generation: int | None = None) -> Manifest:
         """The checked manifest of a generation (the current one by default)."""
-        return self._read_manifest(generation)[0]
+        path = self.manifest_path if generation is None else self._manifest_file(generation)
+        if not (self.exists if generation is None else generation in self.generations()):
+            known = ", ".join(map(str, self.generations()))
+            if generation is None:
+                hint = (
+                    f"roll back to generation {known}" if known else "check the path, or learn a first task"
+                )
+                raise EaseError(f"there is no model in {shown(self.path)} (no manifest.json): {hint}")
+            raise EaseError(
+                f"the model in {self.path} has no generation {generation}: known: {known or 'none'}"
+            )
+        manifest = decode_manifest(durable.read_bytes(path, durable.JSON_LIMIT), path)
+        if generation is not None and manifest.generation != generation:
+            raise durable.damaged(path, f"it holds generation {manifest.generation}")
+        return manifest
 
     def load(self, generation: int | None = None, names: Iterable[str] | None = None) -> Generation:
         """Read a generation, or only the named files of it; whatever was changed since is refused."""
-        manifest, stored = self._read_manifest(generation)
+        manifest = self.manifest(generation)
+        stored = manifest.files
         wanted = list(stored) if names is None else list(names)
         for name in wanted:
             if name not in stored:
                 raise EaseError(
-                    f"the model in {self.path} has no file '{name}' in generation {manifest['generation']}: "
+                    f"the model in {self.path} has no file '{name}' in generation {manifest.generation}: "
                     f"known: {', '.join(stored) or 'none'}"
                 )
         tensors = {
@@ -115,8 +122,7 @@ class ModelDirectory:
 
     def verify(self, generation: int | None = None) -> None:
         """Check every file of a generation against its manifest."""
-        _, stored = self._read_manifest(generation)
-        for entry in stored.values():
+        for entry in self.manifest(generation).files.values():
             self.read(entry)
 
     def check_free(self) -> None:
@@ -129,7 +135,7 @@ class ModelDirectory:
                 f"(ease rollback {numbers[-1]}), or choose another folder"
             )
         what = what_is(self.path)
-        if what != "missing" and (what != "folder" or not all(map(self._is_litter, entries(self.path)))):
+        if what != "missing" and (what != "folder" or not all(map(self._is_left_behind, entries(self.path)))):
             raise EaseError(f"{self.path} is not empty: choose a new folder for the model")
         durable.check_folder_place(self.path)
 
@@ -143,14 +149,14 @@ class ModelDirectory:
 
     def commit(
         self,
-        manifest_fields: Mapping[str, Any],
+        state: ModelState,
         files: Mapping[str, Mapping[str, Tensor]],
         keep: Iterable[str] = (),
     ) -> int:
         """Write a new generation and make it the current one.
 
         Args:
-            manifest_fields: what the caller wants to remember beside the files; JSON values.
+            state: what the manifest should say beside the files.
             files: all tensors of the generation by logical name, such as "subspaces/0003". A file with that
                 name and content in any generation on disk is used again, not written again.
             keep: logical names of the current generation that are carried over without being read.
@@ -158,13 +164,9 @@ class ModelDirectory:
         Returns:
             The number of the new generation.
         """
-        clash = [key for key in _RESERVED if key in manifest_fields]
-        if clash:
-            raise ValueError(f"manifest fields {clash} belong to the model directory")
-        # There and back: what JSON cannot hold fails before anything is written.
-        fields = durable.decode_json(durable.encode_json(dict(manifest_fields)), self.manifest_path)
+        durable.encode_json(state.as_json())  # what JSON cannot hold fails before anything is written
         for name in files:
-            if not _NAME.fullmatch(name):
+            if not FILE_NAME.fullmatch(name):
                 raise ValueError(f"'{name}' is no model file: name it folder/name, such as subspaces/0003")
         with self.writing():
             number, current = self._current()
@@ -181,7 +183,7 @@ class ModelDirectory:
                     data = durable.encode_tensors(files[name], {OWNER: name})
                     known = self._known(name, durable.entry_of(data), recorded)
                     stored[name] = known or self._add(name, data, number, written)
-                raw = _encode_manifest(number, fields, stored)
+                raw = encode_manifest(number, state, stored)
                 durable.make_folder(self.path / "manifests")
                 written.append(self._manifest_file(number))
                 durable.write_atomic(written[-1], raw)
@@ -195,7 +197,7 @@ class ModelDirectory:
 
     def rollback(self, generation: int) -> None:
         """Make another generation the current one. Nothing is lost: it can be undone the same way."""
-        self.manifest(generation)  # one that is not there is told before a lock is
+        self.manifest(generation)  # a generation that does not exist is reported before the lock is asked for
         with self.writing():
             self.verify(generation)
             self._sweep(())
@@ -204,7 +206,7 @@ class ModelDirectory:
     def clear_history(self) -> None:
         """Remove all generations but the current one, and the files that only they used."""
         with self.writing():
-            current = self.manifest()["generation"]
+            current = self.manifest().generation
             self._mend_copy(current)
             for number in self.generations():
                 if number != current:
@@ -236,25 +238,8 @@ class ModelDirectory:
     def _manifest_file(self, generation: int) -> Path:
         return self.path / manifest_copy(generation)
 
-    def _read_manifest(self, generation: int | None) -> tuple[dict[str, Any], dict[str, StoredFile]]:
-        path = self.manifest_path if generation is None else self._manifest_file(generation)
-        if not (self.exists if generation is None else generation in self.generations()):
-            known = ", ".join(map(str, self.generations()))
-            if generation is None:
-                hint = (
-                    f"roll back to generation {known}" if known else "check the path, or learn a first task"
-                )
-                raise EaseError(f"there is no model in {shown(self.path)} (no manifest.json): {hint}")
-            raise EaseError(
-                f"the model in {self.path} has no generation {generation}: known: {known or 'none'}"
-            )
-        manifest, stored = decode_manifest(durable.read_bytes(path, durable.JSON_LIMIT), path)
-        if generation is not None and manifest["generation"] != generation:
-            raise durable.damaged(path, f"it holds generation {manifest['generation']}")
-        return manifest, stored
-
     def _point_at(self, raw: bytes) -> None:
-        """Replace manifest.json; whoever sees this fail may rely on the old one being current."""
+        """Replace manifest.json. If this fails, the old manifest is still the current one."""
         limit = durable.JSON_LIMIT
         before = durable.read_bytes(self.manifest_path, limit) if self.exists else None
         try:
@@ -289,8 +274,8 @@ class ModelDirectory:
     def _current(self) -> tuple[int, dict[str, StoredFile]]:
         if not self.exists:
             return 0, {}
-        manifest, stored = self._read_manifest(None)
-        return manifest["generation"], stored
+        manifest = self.manifest()
+        return manifest.generation, manifest.files
 
     # --- files ------------------------------------------------------------------------------------
 
@@ -350,14 +335,14 @@ class ModelDirectory:
             if cached is None or cached[0] != version:
                 try:
                     raw = durable.read_bytes(path, durable.JSON_LIMIT)
-                    cached = (version, decode_manifest(raw, path)[1])
+                    cached = (version, decode_manifest(raw, path).files)
                 except EaseError:  # an old one that is damaged must not keep the model from growing
                     continue
             seen[path] = cached
         self._recorded = seen
         return [stored for _, stored in seen.values()], len(seen) == len(paths)
 
-    def _is_litter(self, path: Path) -> bool:
+    def _is_left_behind(self, path: Path) -> bool:
         """Whether something in a directory without any generation is what a killed writer left, and nothing else."""
         if path in (self._lock.path, self._lock.flag) or _is_temporary(path):
             return True
@@ -370,8 +355,8 @@ class ModelDirectory:
 
         Only files that are known to be ours go: people keep other things in the same folder.
         """
-        litter = durable.sweep(self.path, self.manifest_path.name)
-        litter += durable.sweep(self.path / "manifests")
+        left = durable.sweep(self.path, self.manifest_path.name)
+        left += durable.sweep(self.path / "manifests")
         recorded, complete = self._all_recorded()
         needed = {entry.path for stored in recorded for entry in stored.values()}
         names = {name for stored in recorded for name in stored} | needed | set(coming)
@@ -380,19 +365,14 @@ class ModelDirectory:
             folder = self.path / kind
             if folder.is_symlink() or not folder.is_dir():
                 continue
-            litter += durable.sweep(folder, "*.safetensors")
+            left += durable.sweep(folder, "*.safetensors")
             if not complete:  # a manifest that cannot be read may need any file
                 continue
             for path in sorted(folder.glob("*.safetensors")):
                 if f"{kind}/{path.name}" not in needed and _is_ours(path, kind):
                     durable.remove(path)
-                    litter.append(path)
-        return {path.parent for path in litter}
-
-
-def manifest_copy(generation: int) -> str:
-    """Where, in a model directory, the manifest of a generation is kept besides being the current one."""
-    return f"manifests/{generation:04d}.json"
+                    left.append(path)
+        return {path.parent for path in left}
 
 
 def model_directory(path: Path) -> ModelDirectory:
@@ -416,74 +396,3 @@ def _is_ours(path: Path, kind: str) -> bool:
     except EaseError:
         return False
     return owner.startswith(f"{kind}/") and path.name.startswith(owner.removeprefix(f"{kind}/"))
-
-
-def _encode_manifest(number: int, fields: Mapping[str, Any], stored: Mapping[str, StoredFile]) -> bytes:
-    manifest = {
-        "format": FORMAT,
-        "generation": number,
-        "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        **fields,
-        "files": {
-            name: {"path": entry.path, "sha256": entry.sha256, "size": entry.size}
-            for name, entry in sorted(stored.items())
-        },
-    }
-    raw = _sealed(manifest)
-    if len(raw) > durable.JSON_LIMIT or number > _LAST:
-        raise EaseError(
-            f"generation {number} is too large for one manifest: clear the history, keep less in it"
-        )
-    return raw
-
-
-def _sealed(body: dict[str, Any]) -> bytes:
-    return durable.encode_json({**body, "checksum": durable.entry_of(durable.encode_json(body)).sha256})
-
-
-def decode_manifest(raw: bytes, path: Path) -> tuple[dict[str, Any], dict[str, StoredFile]]:
-    """A manifest and the files it names, by logical name; `path` is for the error."""
-    manifest = _decode_manifest(raw, path)
-    return manifest, _stored_files(manifest, path)
-
-
-def _decode_manifest(raw: bytes, path: Path) -> dict[str, Any]:
-    manifest = durable.decode_json(raw, path)
-    if not isinstance(manifest, dict) or type(manifest.get("format")) is not int:
-        raise durable.damaged(path, "it is not a manifest")
-    # Before the checksum: a later format may compute it in another way.
-    if manifest["format"] > FORMAT:
-        raise EaseError(
-            f"{path} has format {manifest['format']}, this version reads up to {FORMAT}: upgrade ease-cil"
-        )
-    body = {key: value for key, value in manifest.items() if key != "checksum"}
-    try:
-        # Byte for byte, so that not even a repeated key or a different spelling of a number passes.
-        whole = _sealed(body)
-    except ValueError as error:
-        raise durable.damaged(path, "it is not a manifest") from error
-    if whole != raw:
-        raise durable.damaged(path, "its checksum differs")
-    if type(manifest.get("generation")) is not int or not 1 <= manifest["generation"] <= _LAST:
-        raise durable.damaged(path, "it has no generation")
-    return manifest
-
-
-def _stored_files(manifest: dict[str, Any], path: Path) -> dict[str, StoredFile]:
-    """The file table of a manifest. None of it is believed: a stranger can write a right checksum too."""
-    table = manifest.get("files")
-    if not isinstance(table, dict):
-        raise durable.damaged(path, "it names no files")
-    stored = {}
-    for name, entry in table.items():
-        if not _NAME.fullmatch(name) or not isinstance(entry, dict):
-            raise durable.damaged(path, f"its entry '{name}' is no entry")
-        where, sha256, size = entry.get("path"), entry.get("sha256"), entry.get("size")
-        if not isinstance(where, str) or not _PATH.fullmatch(where):
-            raise durable.damaged(path, f"the path of '{name}' is not one inside the model directory")
-        if not isinstance(sha256, str) or not _SHA256.fullmatch(sha256):
-            raise durable.damaged(path, f"the checksum of '{name}' is none")
-        if type(size) is not int or not 0 < size <= durable.TENSORS_LIMIT:
-            raise durable.damaged(path, f"the size of '{name}' is out of bounds")
-        stored[name] = StoredFile(sha256, size, where)
-    return stored

@@ -31,6 +31,7 @@ from ease.app.server.service import Service
 from ease.app.server.uploads import Form, receive_form
 from ease.errors import EaseError
 from ease.storage.lock import BusyError
+from ease.storage.manifest import Manifest
 from ease.streams.intake import class_name
 from ease.streams.intake.checks import check_upload
 from ease.streams.intake.decode import LARGE_IMAGE_PIXELS, count_pixels, decode
@@ -161,7 +162,7 @@ def _reading(app: FastAPI, service: Service) -> None:
 def described(served: Served) -> dict[str, Any]:
     """A generation as /classes describes it."""
     manifest, history = served.manifest, served.classifier.history
-    kept = manifest.get("kept_images", {})
+    kept = manifest.kept_images
     # The model of a run has no history: its tasks are made from its classes.
     number = _history_numbers(served) if history else {}
     tasks = [
@@ -179,20 +180,20 @@ def described(served: Served) -> dict[str, Any]:
     ]
     return {
         "generation": served.generation,
-        "method": manifest["method"],
-        "backbone": manifest["backbone"]["name"],
+        "method": manifest.method,
+        "backbone": manifest.backbone.name,
         "tunable": served.classifier.tunable,
-        "passes_per_image": manifest["passes_per_image"],
-        "bytes": sum(entry["size"] for entry in manifest["files"].values()),
+        "passes_per_image": manifest.passes_per_image,
+        "bytes": manifest.bytes,
         "calibrated": served.classifier.calibration.calibrated,
         "classes": [
             {
-                "id": entry["id"],
-                "name": entry["name"],
-                "task": number.get(entry["task"], entry["task"] + 1),
-                "count": entry["count"],
+                "id": entry.id,
+                "name": entry.name,
+                "task": number.get(entry.task, entry.task + 1),
+                "count": entry.count,
             }
-            for entry in manifest["classes"]
+            for entry in manifest.classes
         ],
         "tasks": tasks if history else _tasks_without_history(manifest),
         "thumbnails": {"on": bool(kept), "images": {each: f"/thumbnails/{each}" for each in kept}},
@@ -200,9 +201,9 @@ def described(served: Served) -> dict[str, Any]:
 
 
 def _named(served: Served, class_id: int) -> str:
-    for entry in served.manifest["classes"]:
-        if entry["id"] == class_id:
-            return str(entry["name"])
+    for entry in served.manifest.classes:
+        if entry.id == class_id:
+            return entry.name
     raise RefusalError(404, f"there is no class with id {class_id}: GET /classes lists them")
 
 
@@ -212,15 +213,15 @@ def _history_numbers(served: Served) -> dict[int, int]:
     return dict(enumerate(number for number, e in history if e.classes or not e.extended))
 
 
-def _tasks_without_history(manifest: dict[str, Any]) -> list[dict[str, Any]]:
+def _tasks_without_history(manifest: Manifest) -> list[dict[str, Any]]:
     tasks: dict[int, dict[str, Any]] = {}
-    for entry in manifest["classes"]:
-        blank = {"task": entry["task"] + 1, "date": manifest["created"], "classes": [], "extended": []}
+    for entry in manifest.classes:
+        blank = {"task": entry.task + 1, "date": manifest.created, "classes": [], "extended": []}
         task = tasks.setdefault(
-            entry["task"], {**blank, "images": 0, "held_out": 0, "accuracy": None, "notes": []}
+            entry.task, {**blank, "images": 0, "held_out": 0, "accuracy": None, "notes": []}
         )
-        task["classes"].append(entry["name"])
-        task["images"] += entry["count"]
+        task["classes"].append(entry.name)
+        task["images"] += entry.count
     return [tasks[task] for task in sorted(tasks)]
 
 

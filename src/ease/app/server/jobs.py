@@ -379,15 +379,10 @@ class Jobs:
 def _learned_since(model: Path, job: Job) -> dict[str, Any] | None:
     """What this job learned, if its generation was written: a process may end before it reports its result."""
     with suppress(EaseError):
-        history = ModelDirectory(model).manifest().get("history") or []
-        entry = history[-1] if history else {}
-        names = {*entry.get("classes", ()), *entry.get("extended", ())}
-        if (
-            entry.get("generation", 0) > job.base
-            and names == set(job.classes)
-            and entry["date"] >= job.created
-        ):
-            return dict(entry)
+        for entry in ModelDirectory(model).manifest().history[-1:]:
+            names = {*entry.classes, *entry.extended}
+            if entry.generation > job.base and names == set(job.classes) and entry.date >= job.created:
+                return entry.as_json()
     return None
 
 

@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -19,6 +19,7 @@ from torch import Tensor
 from ease.app.classifier import Classifier, Prediction
 from ease.app.server.telemetry import Log, Metrics
 from ease.errors import EaseError
+from ease.storage.manifest import Manifest
 from ease.storage.model_directory import ModelDirectory
 
 BATCH = 64
@@ -35,7 +36,7 @@ class Served:
     """One generation of the model, which never changes while it is used."""
 
     classifier: Classifier
-    manifest: dict[str, Any]
+    manifest: Manifest
 
     @property
     def generation(self) -> int:
@@ -227,7 +228,7 @@ class Model:
         with self._changes:
             manifest, before = self._directory.manifest(), self._served
             # The number is not enough: after a rollback and a cleared history it may be used again.
-            if before is not None and before.manifest["checksum"] == manifest["checksum"]:
+            if before is not None and before.manifest.checksum == manifest.checksum:
                 return False
             self._served = self._loaded(before)
             self._log.event(
@@ -246,7 +247,7 @@ class Model:
                 classifier = Classifier.open(self.path, self._weights, budget=self._budget)
             else:
                 classifier = before.classifier.reopened()
-            if self._directory.manifest()["checksum"] == manifest["checksum"]:
+            if self._directory.manifest().checksum == manifest.checksum:
                 return Served(classifier, manifest)
 
     def _watch(self) -> None:

@@ -15,19 +15,18 @@ from pydantic import Field, field_validator
 from ease.config import knows, resolve, sets_for
 from ease.errors import EaseError, unknown
 from ease.experiments.grid import Cell, same_subspaces
-from ease.experiments.plans import rows as plain
-from ease.experiments.plans.rows import Plan, chosen
-from ease.experiments.record import Record
+from ease.experiments.plans.rows import MethodRow, PlanDocument, chosen
+from ease.experiments.record import RunRecord
 from ease.methods import find_method, method_title
 from ease.streams.protocol import parse
 
 Scale = Literal["full", "small", "tiny"]
-Figures = tuple[float, float]
+PublishedFigures = tuple[float, float]
 """Average and last accuracy, in percent."""
 
 
-class Place(NamedTuple):
-    """Where methods are measured."""
+class DatasetSplit(NamedTuple):
+    """A dataset and the protocol that cuts it into tasks."""
 
     dataset: str
     protocol: str
@@ -36,7 +35,7 @@ class Place(NamedTuple):
         return " ".join(self)
 
 
-class Row(plain.Row):
+class ExhibitRow(MethodRow):
     """As a row of a study; it may stand for several settings that `vary` names."""
 
     vary: dict[str, list[Any]] = Field(default_factory=dict)
@@ -47,17 +46,17 @@ class Row(plain.Row):
         return self.label or method_title(self.method)
 
 
-class Exhibit(Plan):
+class Exhibit(PlanDocument):
     """One table or figure of the paper."""
 
     title: str
     paper: str
     draw: Literal["table", "curves", "parameters", "grid", "neighbours", "tsne", "time"]
     backbone: str
-    places: list[Place]
-    tiny: list[Place]
-    rows: list[Row]
-    full_rows: list[Row] | None = None
+    splits: list[DatasetSplit]
+    tiny: list[DatasetSplit]
+    rows: list[ExhibitRow]
+    full_rows: list[ExhibitRow] | None = None
     vary: dict[str, list[Any]] = Field(default_factory=dict)
     seeds: list[int] = Field(default_factory=lambda: [1993])
 
@@ -67,7 +66,7 @@ class Exhibit(Plan):
         return rows and [{"method": row} if isinstance(row, str) else row for row in rows]
 
 
-class ScaleSettings(Plan):
+class ScaleSettings(PlanDocument):
     """What a scale changes: values of the run, and settings of the methods that have them."""
 
     about: str
@@ -75,24 +74,24 @@ class ScaleSettings(Plan):
     set: dict[str, Any] = Field(default_factory=dict)
 
 
-class _Paper(Plan):
+class _Paper(PlanDocument):
     backbones: dict[str, str]
     scales: dict[Scale, ScaleSettings]
     rows: dict[str, list[str]]
     exhibits: dict[str, Exhibit]
 
 
-class _Published(Plan):
+class _Published(PlanDocument):
     backbone: str
-    places: dict[str, dict[str, Figures]]
+    splits: dict[str, dict[str, PublishedFigures]]
 
 
 @dataclass(frozen=True)
-class Square:
-    """One measurement of an exhibit: a row at a place, with what was varied there."""
+class Measurement:
+    """One run that an exhibit needs: a row on a split of a dataset, with the settings that are varied there."""
 
-    place: Place
-    row: Row
+    split: DatasetSplit
+    row: ExhibitRow
     varied: dict[str, Any]
     cell: Cell
 
@@ -136,17 +135,29 @@ def find_exhibit(name: str) -> Exhibit:
     return exhibits()[name]
 
 
-def plan(name: str, scale: Scale, *, methods: Sequence[str] = (), **choices: Any) -> dict[str, list[Square]]:
-    """What to measure for an exhibit, or for `all` that have any of the methods; the rest is as in `squares`."""
+def plan_exhibits(
+    name: str, scale: Scale, *, methods: Sequence[str] = (), **choices: Any
+) -> dict[str, list[Measurement]]:
+    """What to measure for an exhibit, or for `all` exhibits that have any of the methods.
+
+    Args:
+        name: of the exhibit, or `all`.
+        scale: see `measurements`.
+        methods: only these; all if empty.
+        choices: further arguments of `measurements`.
+
+    Returns:
+        The measurements of each exhibit by its name.
+    """
     if name != "all":
-        return {name: squares(find_exhibit(name), scale, methods=methods, **choices)}
+        return {name: measurements(find_exhibit(name), scale, methods=methods, **choices)}
     wanted = [find_method(method).name for method in methods]
     found = {}
     for each, exhibit in exhibits().items():
         here = {row.method for row in _rows(exhibit, scale)}
         if not wanted or here.intersection(wanted):
             own = [method for method in wanted if method in here]
-            found[each] = squares(exhibit, scale, methods=own, **choices)
+            found[each] = measurements(exhibit, scale, methods=own, **choices)
     if not found:
         raise unknown("method in any exhibit", wanted[0], _all_methods(scale))
     return found
@@ -156,11 +167,11 @@ def _all_methods(scale: Scale) -> set[str]:
     return {row.method for exhibit in exhibits().values() for row in _rows(exhibit, scale)}
 
 
-def _rows(exhibit: Exhibit, scale: Scale) -> list[Row]:
+def _rows(exhibit: Exhibit, scale: Scale) -> list[ExhibitRow]:
     return exhibit.full_rows if scale == "full" and exhibit.full_rows else exhibit.rows
 
 
-def squares(
+def measurements(
     exhibit: Exhibit,
     scale: Scale,
     *,
@@ -168,12 +179,12 @@ def squares(
     seeds: Sequence[int] = (),
     options: Mapping[str, Any] | None = None,
     sets: Sequence[str] = (),
-) -> list[Square]:
-    """Everything an exhibit measures.
+) -> list[Measurement]:
+    """Everything that an exhibit measures.
 
     Args:
         exhibit: the table or figure.
-        scale: `small` takes its place from `options` (dataset, protocol); the others have their own.
+        scale: `small` takes its split from `options` (dataset, protocol); the others have their own.
         methods: only these; all of the exhibit's if empty.
         seeds: the exhibit's own if empty.
         options: values of the run that win over the scale's; None means not given.
@@ -183,25 +194,25 @@ def squares(
     rows = chosen(_rows(exhibit, scale), methods, "exhibit")
     own = sets_for([row.method for row in rows], sets)
     found = []
-    for place in _places(exhibit, scale, given):
+    for split in _splits(exhibit, scale, given):
         for row in rows:
             for varied in _combinations({**exhibit.vary, **row.vary}):
                 for seed in seeds or exhibit.seeds:
-                    cell = _cell(exhibit, scale, place, row, {**varied, "seed": seed}, given, own[row.method])
-                    found.append(Square(place, row, varied, cell))
+                    cell = _cell(exhibit, scale, split, row, {**varied, "seed": seed}, given, own[row.method])
+                    found.append(Measurement(split, row, varied, cell))
     return found
 
 
-def _places(exhibit: Exhibit, scale: Scale, given: Mapping[str, Any]) -> list[Place]:
+def _splits(exhibit: Exhibit, scale: Scale, given: Mapping[str, Any]) -> list[DatasetSplit]:
     if scale == "tiny":
         return exhibit.tiny
     if "dataset" not in given:
         if scale == "small":
             raise EaseError("which data? give --dataset, with --data-root unless EASE_DATA has it")
-        return exhibit.places
-    here = [place for place in exhibit.places if place.dataset == given["dataset"]]
+        return exhibit.splits
+    here = [split for split in exhibit.splits if split.dataset == given["dataset"]]
     if "protocol" in given:
-        return [Place(given["dataset"], given["protocol"])]
+        return [DatasetSplit(given["dataset"], given["protocol"])]
     if not here:
         raise EaseError(
             f"the exhibit has no split for {given['dataset']}: give --protocol, such as 'B0 Inc10'"
@@ -216,8 +227,8 @@ def _combinations(vary: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
 def _cell(
     exhibit: Exhibit,
     scale: Scale,
-    place: Place,
-    row: Row,
+    split: DatasetSplit,
+    row: ExhibitRow,
     varied: Mapping[str, Any],
     given: Mapping[str, Any],
     sets: Sequence[str],
@@ -228,20 +239,23 @@ def _cell(
         values["backbone"] = _paper().backbones[exhibit.backbone]
     values |= given
     values |= {key: value for key, value in settings.set.items() if knows(row.method, key)}
-    values |= {"dataset": place.dataset, "protocol": place.protocol}
+    values |= {"dataset": split.dataset, "protocol": split.protocol}
     if exhibit.draw == "tsne":  # two tasks are all it shows
-        base, increment = parse(place.protocol)
+        base, increment = parse(split.protocol)
         values["limit_classes"] = (base or increment) + increment
     values |= {**row.set, **varied, "method": row.method}
     config, notes = resolve(values, sets=sets)
     return Cell(config, notes, shares=same_subspaces(config))
 
 
-def published(square: Square, record: Record) -> Figures | None:
-    """What the paper says of the very same: dataset (a subset has another name), split, backbone and method."""
-    figures = _published()
-    if square.row.set or square.varied or record["backbone"] != figures.backbone:
+def published(measurement: Measurement, record: RunRecord) -> PublishedFigures | None:
+    """The paper's figures for exactly this dataset, split, backbone and method.
+
+    A subset of a dataset has another name, and no published figures.
+    """
+    figures, config = _published(), record.config
+    if measurement.row.set or measurement.varied or record.backbone != figures.backbone:
         return None
-    if record["config"].get("limit_classes") or record["config"].get("limit_per_class"):
+    if config is None or config.limit_classes or config.limit_per_class:
         return None
-    return figures.places.get(f"{record['dataset']} {record['protocol']}", {}).get(record["method"])
+    return figures.splits.get(f"{record.dataset} {record.protocol}", {}).get(record.method)

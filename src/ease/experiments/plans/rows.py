@@ -1,29 +1,32 @@
-"""What studies and exhibits are made of: a row is a method in some setting."""
+"""What studies and exhibits are made of: a row is a method with some settings."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
+from ease.documents import Document
 from ease.errors import unknown
 from ease.methods import find_method
 
 
-class Plan(BaseModel):
-    """Read from a data file, and never changed."""
+class PlanDocument(Document):
+    """A part of a data file that says what to run. YAML writes whole numbers and tuples as people do, so types are
+    converted where that loses nothing.
+    """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(strict=False)
 
 
-class Row(Plan):
+class MethodRow(PlanDocument):
     """One method, and the settings in which this row differs from the others.
 
     Attributes:
         method: its name.
         set: the settings.
-        minutes: how long it takes, roughly, if somebody knows: the longest are started first.
+        minutes: a rough estimate of how long it takes, if there is one: the longest rows are started first.
         label: what the row is called in tables and plots; the method's title if left out.
     """
 
@@ -33,7 +36,7 @@ class Row(Plan):
     label: str | None = None
 
 
-AnyRow = TypeVar("AnyRow", bound=Row)
+AnyRow = TypeVar("AnyRow", bound=MethodRow)
 
 
 def chosen(rows: Sequence[AnyRow], methods: Sequence[str], where: str) -> list[AnyRow]:

@@ -14,23 +14,23 @@ from ease.config import read_yaml, resolve, sets_for, validated
 from ease.errors import unknown
 from ease.experiments.fusion import Fusion
 from ease.experiments.grid import Cell, Grid, same_subspaces
-from ease.experiments.plans.rows import Plan, Row, chosen
-from ease.experiments.record import Record
+from ease.experiments.plans.rows import MethodRow, PlanDocument, chosen
+from ease.experiments.record import RECORD, RecordFile, RunRecord
 from ease.progress import Progress
 from ease.reporting.figures import accuracy_curves, save
 from ease.reporting.report import write_report
-from ease.reporting.tables import Table, comparison
+from ease.reporting.tables import ComparisonTable, comparison
 from ease.storage.files import make_folder, write_atomic
 
 _PLANS = files("ease.experiments.plans") / "studies"
 
 
-class Study(Plan):
+class Study(PlanDocument):
     """What to run: values for all rows, the rows, and sums of their scores that need no run of their own."""
 
     about: str
     run: dict[str, Any] = Field(default_factory=dict)
-    rows: list[Row] = Field(min_length=1)
+    rows: list[MethodRow] = Field(min_length=1)
     fused: list[Fusion] = Field(default_factory=list)
 
     @model_validator(mode="after")
@@ -98,17 +98,20 @@ def run_study(
     jobs: int = 1,
     progress: Progress | None = None,
     fused: Sequence[Fusion] = (),
-) -> tuple[Table, list[Path]]:
-    """Finish every cell and write the comparison. The same call goes on where another was interrupted."""
+) -> tuple[ComparisonTable, list[Path]]:
+    """Finish every cell and write the comparison. A second call continues where the first was interrupted."""
     grid = Grid(out)
     grid.run(sorted(cells, key=lambda cell: -cell.minutes), jobs, progress)
-    found = [(cell, record) for cell in cells if (record := grid.record(cell)) is not None]
-    records = [record if cell.label is None else {**record, "label": cell.label} for cell, record in found]
-    runs = [(record, grid.path(cell)) for record, (cell, _) in zip(records, found, strict=True)]
+    runs = [
+        RecordFile(grid.path(cell) / RECORD, record.labelled(cell.label))
+        for cell in cells
+        if (record := grid.record(cell)) is not None
+    ]
+    records = [run.record for run in runs]
     return write_comparison([*records, *(r for fusion in fused for r in fusion.records(runs))], out)
 
 
-def write_comparison(records: Sequence[Record], out: Path) -> tuple[Table, list[Path]]:
+def write_comparison(records: Sequence[RunRecord], out: Path) -> tuple[ComparisonTable, list[Path]]:
     """Table (Markdown, CSV, LaTeX), plot and page of these records in a folder."""
     make_folder(out)
     table = comparison(records)

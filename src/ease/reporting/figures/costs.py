@@ -8,8 +8,8 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from ease.experiments.record import Record
-from ease.reporting.figures.curves import place_title, series_labels
+from ease.experiments.record import ForwardPasses, RunRecord, RunSeconds
+from ease.reporting.figures.curves import common_title, series_labels
 from ease.reporting.figures.drawing import (
     EDGE,
     INK,
@@ -30,10 +30,10 @@ PHASES = {"train": "Training", "prototypes": "Prototypes", "evaluation": "Evalua
 HATCHES = ("", "////", "....")
 
 
-def running_time(records: Sequence[Record], title: str | None = None, width: float = 4.8) -> Figure:
+def running_time(records: Sequence[RunRecord], title: str | None = None, width: float = 4.8) -> Figure:
     """How long each method took, by phase, the quickest first; seeds are averaged."""
     grouped = group(records)
-    spent = [_by_phase(series, "seconds") for series in grouped]
+    spent = [_by_phase(series, lambda record: record.seconds) for series in grouped]
     longest = max(map(sum, spent))
     units = ((3600, "hours"), (60, "minutes"))
     unit, name = next((pair for pair in units if longest >= 3 * pair[0]), (1, "seconds"))
@@ -41,16 +41,17 @@ def running_time(records: Sequence[Record], title: str | None = None, width: flo
     return _bars(grouped, amounts, f"Running time, {name}", seconds_text, title, width)
 
 
-def passes_by_phase(records: Sequence[Record], title: str | None = None, width: float = 4.8) -> Figure:
+def passes_by_phase(records: Sequence[RunRecord], title: str | None = None, width: float = 4.8) -> Figure:
     """How many images each method sent through the backbone, once per subspace, by phase, the fewest first."""
     grouped = group(records)
-    amounts = [_by_phase(series, "forward_passes") for series in grouped]
+    amounts = [_by_phase(series, lambda record: record.forward_passes) for series in grouped]
     return _bars(grouped, amounts, "Forward passes (images × subspaces)", count_text, title, width)
 
 
-def _by_phase(series: Series, key: str) -> list[float]:
-    """Of each phase, the mean over the seeds."""
-    return [float(np.mean([record[key].get(phase, 0) for record in series.records])) for phase in PHASES]
+def _by_phase(series: Series, part: Callable[[RunRecord], RunSeconds | ForwardPasses]) -> list[float]:
+    """The amount of each phase, averaged over the seeds."""
+    parts = [part(record) for record in series.records]
+    return [float(np.mean([getattr(each, phase) or 0 for each in parts])) for phase in PHASES]
 
 
 def _bars(
@@ -101,7 +102,7 @@ def _bars(
         axes.grid(axis="x")
         axes.tick_params(length=0, pad=6)
         axes.spines[:].set_visible(False)
-        titles(fig, place_title(grouped) if title is None else title, "")
+        titles(fig, common_title(grouped) if title is None else title, "")
         _phase_key(fig, below=0.56 if title != "" else 0.24)
     return fig
 

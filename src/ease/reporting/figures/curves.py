@@ -9,18 +9,18 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from ease.experiments.record import Record
+from ease.experiments.record import RunRecord
 from ease.reporting.figures.drawing import (
     EDGE,
     LABEL_GAP,
     LABEL_LENGTH,
     LABEL_SIZE,
     LEFT,
-    Look,
+    MethodStyle,
     framed,
     heat_cells,
     heat_scale,
-    looks,
+    method_styles,
     spread_apart,
     style,
     text_width,
@@ -28,10 +28,13 @@ from ease.reporting.figures.drawing import (
     titles,
     write_cells,
 )
-from ease.reporting.series import Place, Series, group, place_of, remarks
+from ease.reporting.series import Benchmark, Series, benchmark_of, group, remarks
+
+PerTask = Sequence[Sequence[float | None]]
+"""Accuracies [stage][task]; None for a task without test images."""
 
 
-def accuracy_curves(records: Sequence[Record], title: str | None = None, width: float = 5.5) -> Figure:
+def accuracy_curves(records: Sequence[RunRecord], title: str | None = None, width: float = 5.5) -> Figure:
     """Top-1 over the number of classes seen, one curve per method; several seeds become a mean and a band.
 
     `title` "" leaves the title to the page around it; `width` is that of the plot itself in inches.
@@ -46,23 +49,28 @@ def accuracy_curves(records: Sequence[Record], title: str | None = None, width: 
         words = text_width([subtitle], LABEL_SIZE) + 2 * EDGE - LEFT - width
         fig, axes = framed(width, height, right=max(names, words), bottom=0.65, titled=title != "")
         curve_axes(axes, grouped, ticks=max(3, round(2 * width)))
-        found = series_looks(grouped)
+        found = series_styles(grouped)
         for series, look in zip(grouped, found, strict=True):
             draw_curve(axes, series, look)
         _end_labels(axes, grouped, labels, found, height)
-        titles(fig, place_title(grouped) if title is None else title, subtitle)
+        titles(fig, common_title(grouped) if title is None else title, subtitle)
     return fig
 
 
-def task_heatmap(record: Record, lowest: float | None = None, title: str | None = None) -> Figure:
-    """Accuracy on each task (columns) after each stage (rows); `lowest` is where the colours begin."""
-    series = group([record])[0]
-    count = len(record["per_task"])
+def task_heatmap(per_task: PerTask, title: str, lowest: float | None = None) -> Figure:
+    """A map of the accuracy on each task (columns) after each stage (rows).
+
+    Args:
+        per_task: accuracies [stage][task], as in `RunRecord.per_task`.
+        title: of the figure; "" leaves the title to the page around it.
+        lowest: where the colours begin.
+    """
+    count = len(per_task)
     cells = np.full((count, count), np.nan)
-    for stage, row in enumerate(record["per_task"]):
+    for stage, row in enumerate(per_task):
         # None, a task without test images, becomes NaN and stays blank.
         cells[stage, : len(row)] = np.array(row, dtype=float)
-    floor = heat_floor([record]) if lowest is None else lowest
+    floor = heat_floor([per_task]) if lowest is None else lowest
 
     with style():
         numbers = count <= 12
@@ -76,19 +84,19 @@ def task_heatmap(record: Record, lowest: float | None = None, title: str | None 
             write_cells(axes, cells, squares, digits=1 if count <= 6 else 0, size=min(10.0, 90 / count))
         else:
             heat_scale(fig, axes, squares)
-        titles(fig, series.label if title is None else title, "Accuracy (%) on each task after each stage")
+        titles(fig, title, "Accuracy (%) on each task after each stage")
     return fig
 
 
-def heat_floor(records: Sequence[Record]) -> float:
+def heat_floor(maps: Sequence[PerTask]) -> float:
     """Where the colours of several maps begin if they are to be compared: the lowest cell, rounded down."""
-    known = [cell for record in records for row in record["per_task"] for cell in row if cell is not None]
+    known = [cell for per_task in maps for row in per_task for cell in row if cell is not None]
     return min(90.0, 10.0 * math.floor(min(known, default=0.0) / 10))
 
 
-def series_looks(grouped: Sequence[Series]) -> list[Look]:
-    """A look for each series; EASE, the method this package is about, stands out."""
-    return looks([series.kind for series in grouped], [series.method == "ease" for series in grouped])
+def series_styles(grouped: Sequence[Series]) -> list[MethodStyle]:
+    """A style for each series; EASE, the method this package is about, stands out."""
+    return method_styles([series.kind for series in grouped], [series.method == "ease" for series in grouped])
 
 
 def curve_axes(axes: Any, grouped: list[Series], ticks: int) -> None:
@@ -108,7 +116,7 @@ def curve_axes(axes: Any, grouped: list[Series], ticks: int) -> None:
     axes.spines[["left", "right", "top"]].set_visible(False)
 
 
-def draw_curve(axes: Any, series: Series, look: Look, size: float = 1.0) -> None:
+def draw_curve(axes: Any, series: Series, look: MethodStyle, size: float = 1.0) -> None:
     """Mean accuracy over the classes seen, with a band where there are several seeds."""
     seen, mean = series.classes_seen, series.curves().mean(axis=0)
     if len(series.records) > 1:
@@ -120,7 +128,7 @@ def draw_curve(axes: Any, series: Series, look: Look, size: float = 1.0) -> None
 
 
 def _end_labels(
-    axes: Any, grouped: list[Series], labels: list[str], found: list[Look], height: float
+    axes: Any, grouped: list[Series], labels: list[str], found: list[MethodStyle], height: float
 ) -> None:
     """The last value and the name beside each curve's end, moved apart where they would overlap."""
     bottom, top = axes.get_ylim()
@@ -156,9 +164,9 @@ def _end_labels(
             )
 
 
-def place_title(grouped: list[Series]) -> str:
+def common_title(grouped: list[Series]) -> str:
     """What all series have in common of dataset, protocol and backbone."""
-    parts = [set(values) for values in zip(*_places(grouped), strict=True)]
+    parts = [set(values) for values in zip(*_benchmarks(grouped), strict=True)]
     return " · ".join(part.pop() for part in parts if len(part) == 1) or "Accuracy as classes arrive"
 
 
@@ -173,14 +181,14 @@ def _subtitle(grouped: list[Series]) -> str:
 
 def series_labels(grouped: list[Series]) -> list[str]:
     """A curve's name; its dataset, protocol or backbone is added where those differ in one picture."""
-    varied = [len(set(values)) > 1 for values in zip(*_places(grouped), strict=True)]
-    extras = [[part for part, vary in zip(s.place, varied, strict=True) if vary] for s in grouped]
+    varied = [len(set(values)) > 1 for values in zip(*_benchmarks(grouped), strict=True)]
+    extras = [[part for part, vary in zip(s.benchmark, varied, strict=True) if vary] for s in grouped]
     names = [" · ".join([series.label, *extra]) for series, extra in zip(grouped, extras, strict=True)]
     return [name if len(name) <= LABEL_LENGTH else f"{name[: LABEL_LENGTH - 1]}…" for name in names]
 
 
-def _places(grouped: list[Series]) -> list[Place]:
-    return [place_of(series.records[0]) for series in grouped]
+def _benchmarks(grouped: list[Series]) -> list[Benchmark]:
+    return [benchmark_of(series.records[0]) for series in grouped]
 
 
 def band(series: Series) -> tuple[np.ndarray, np.ndarray]:

@@ -70,7 +70,7 @@ STAMPS: dict[str, dict[str, Any]] = {
 
 
 @dataclass(frozen=True)
-class Look:
+class MethodStyle:
     """How a method is drawn: colour, line and marker repeat at different paces, so that 24 stay distinct."""
 
     colour: str
@@ -94,7 +94,7 @@ class Look:
         }
 
 
-def looks(kinds: Sequence[str], main: Sequence[bool]) -> list[Look]:
+def method_styles(kinds: Sequence[str], main: Sequence[bool]) -> list[MethodStyle]:
     """One look for each of several methods, given what each may look at.
 
     Main ones take the first looks (solid lines), wherever they stand. Hollow markers keep exemplars. A ceiling is no
@@ -102,14 +102,14 @@ def looks(kinds: Sequence[str], main: Sequence[bool]) -> list[Look]:
     """
     competitors = sorted((i for i, kind in enumerate(kinds) if kind != "ceiling"), key=lambda i: not main[i])
     ceilings = [i for i, kind in enumerate(kinds) if kind == "ceiling"]
-    found: dict[int, Look] = {}
+    found: dict[int, MethodStyle] = {}
     for number, i in enumerate(competitors):
         colour, marker = PALETTE[number % len(PALETTE)], MARKERS[number % len(MARKERS)]
         line = LINES[number // len(PALETTE) % len(LINES)]
-        found[i] = Look(colour, line, marker, kinds[i] == "exemplar-based", main[i])
+        found[i] = MethodStyle(colour, line, marker, kinds[i] == "exemplar-based", main[i])
     for number, i in enumerate(ceilings):
         line, marker = LINES[(1 + number) % len(LINES)], CEILING_MARKERS[number % len(CEILING_MARKERS)]
-        found[i] = Look(MUTED, line, marker, False, False)
+        found[i] = MethodStyle(MUTED, line, marker, False, False)
     return [found[i] for i in range(len(kinds))]
 
 

@@ -10,8 +10,8 @@ from matplotlib.figure import Figure
 
 from ease.errors import EaseError
 from ease.experiments.metrics import task_forgetting
-from ease.experiments.record import Record
-from ease.reporting.figures.curves import place_title, series_labels
+from ease.experiments.record import RunRecord
+from ease.reporting.figures.curves import common_title, series_labels
 from ease.reporting.figures.drawing import (
     EDGE,
     INK,
@@ -67,11 +67,11 @@ def heat_grid(
     return fig
 
 
-def forgetting_by_task(records: Sequence[Record], title: str | None = None) -> Figure:
+def forgetting_by_task(records: Sequence[RunRecord], title: str | None = None) -> Figure:
     """How many points each task (column) has fallen from its best, a row per method; seeds are averaged."""
     grouped = group(records)
     labels = series_labels(grouped)
-    lost = [task_forgetting(series.mean_record()["per_task"]) for series in grouped]
+    lost = [task_forgetting(series.mean_per_task()) for series in grouped]
     count = max(map(len, lost))
     if not count:
         raise EaseError("nothing can be forgotten in a single task: give runs with several")
@@ -98,5 +98,5 @@ def forgetting_by_task(records: Sequence[Record], title: str | None = None) -> F
             tick.set_fontweight("bold" if series.method == "ease" else "normal")
         # Adding 0 turns -0 into 0.
         write_cells(axes, np.round(cells) + 0.0, squares, digits=0, size=9)
-        titles(fig, place_title(grouped) if title is None else title, subtitle)
+        titles(fig, common_title(grouped) if title is None else title, subtitle)
     return fig

@@ -9,9 +9,19 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from ease.errors import EaseError
-from ease.experiments.record import Record
-from ease.reporting.figures.curves import curve_axes, draw_curve, series_looks
-from ease.reporting.figures.drawing import EDGE, INK, KINDS, LABEL_SIZE, MUTED, PAPER, Look, style, text_width
+from ease.experiments.record import RunRecord
+from ease.reporting.figures.curves import curve_axes, draw_curve, series_styles
+from ease.reporting.figures.drawing import (
+    EDGE,
+    INK,
+    KINDS,
+    LABEL_SIZE,
+    MUTED,
+    PAPER,
+    MethodStyle,
+    style,
+    text_width,
+)
 from ease.reporting.series import Series, group
 
 # Inches: around the panels, between them, and in the legend.
@@ -22,7 +32,7 @@ SIZES = {1: (5.2, 3.4), 2: (3.7, 2.7)}
 USUAL = (3.0, 2.2)
 
 
-def curve_panels(panels: Sequence[tuple[str, Sequence[Record]]]) -> Figure:
+def curve_panels(panels: Sequence[tuple[str, Sequence[RunRecord]]]) -> Figure:
     """Accuracy over the classes seen, one panel per (title, records), a method looking the same in all.
 
     The bracket at the end of a panel says by how many points the best is above the runner-up after the last
@@ -35,7 +45,7 @@ def curve_panels(panels: Sequence[tuple[str, Sequence[Record]]]) -> Figure:
     for _, members in grouped:
         for series in members:
             first.setdefault(series.label, series)
-    found = dict(zip(first, series_looks(list(first.values())), strict=True))
+    found = dict(zip(first, series_styles(list(first.values())), strict=True))
 
     columns = len(panels) if len(panels) <= 3 else 2 if len(panels) == 4 else 3
     rows = math.ceil(len(panels) / columns)
@@ -124,7 +134,7 @@ def _legend_height(legend: list[tuple[str, list[list[str]]]]) -> float:
 
 
 def _draw_legend(
-    fig: Figure, legend: list[tuple[str, list[list[str]]]], found: Mapping[str, Look], height: float
+    fig: Figure, legend: list[tuple[str, list[list[str]]]], found: Mapping[str, MethodStyle], height: float
 ) -> None:
     full_width, full_height = fig.get_size_inches()
     # Axes whose units are inches, from the top left.

@@ -10,12 +10,12 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from ease.errors import EaseError
-from ease.experiments.record import Record
-from ease.reporting.figures.curves import place_title, series_labels, series_looks
+from ease.experiments.record import RunRecord
+from ease.reporting.figures.curves import common_title, series_labels, series_styles
 from ease.reporting.figures.drawing import (
     LABEL_SIZE,
     MUTED,
-    Look,
+    MethodStyle,
     accuracy_range,
     framed,
     percent_axes,
@@ -28,7 +28,7 @@ from ease.reporting.tables import count_text
 
 
 def parameters_against_accuracy(
-    records: Sequence[Record], count: Literal["stored", "trained"] = "stored", title: str | None = None
+    records: Sequence[RunRecord], count: Literal["stored", "trained"] = "stored", title: str | None = None
 ) -> Figure:
     """A_B over the parameters a method keeps beside the backbone, or trains over all tasks.
 
@@ -37,7 +37,7 @@ def parameters_against_accuracy(
     if count not in ("stored", "trained"):
         raise EaseError(f"parameters are counted as 'stored' or 'trained', not '{count}'")
     grouped = group(records)
-    labels, found = series_labels(grouped), series_looks(grouped)
+    labels, found = series_labels(grouped), series_styles(grouped)
     amounts = [float(np.mean(series.values(lambda r: _parameters(r, count)))) for series in grouped]
     ends = [float(series.curves()[:, -1].mean()) for series in grouped]
 
@@ -71,13 +71,13 @@ def parameters_against_accuracy(
             _point_label(axes, label, weight, point, centre, size, (width, height))
         hollow = any(series.kind == "exemplar-based" for series in grouped)
         words = "Top-1 accuracy after the last stage" + ("; hollow: keeps exemplars" if hollow else "")
-        titles(fig, place_title(grouped) if title is None else title, words)
+        titles(fig, common_title(grouped) if title is None else title, words)
     return fig
 
 
-def _parameters(record: Record, count: str) -> float:
-    parameters = record["parameters"]
-    return float(parameters["stored"] if count == "stored" else sum(parameters["trained"]))
+def _parameters(record: RunRecord, count: str) -> float:
+    parameters = record.parameters
+    return float(parameters.stored if count == "stored" else parameters.trained_in_all)
 
 
 def _log_places(amounts: Sequence[float]) -> tuple[list[float], tuple[float, float], float | None]:
@@ -92,7 +92,7 @@ def _log_places(amounts: Sequence[float]) -> tuple[list[float], tuple[float, flo
     return [none if value is None else value for value in logs], (none - 0.07 * span, right), none
 
 
-def _scatter_point(axes: Any, x: float, y: float, look: Look) -> None:
+def _scatter_point(axes: Any, x: float, y: float, look: MethodStyle) -> None:
     drawn = look.line_style(1.35)
     axes.plot([x], [y], clip_on=False, **{**drawn, "linestyle": ""})
 
