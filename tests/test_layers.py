@@ -77,3 +77,12 @@ def test_a_method_imports_no_other_method(path: Path) -> None:
     own = path.parent.name if path.parent.name != "methods" else path.stem
     others = {m.split(".")[2] for m in imports(path) if m.startswith("ease.methods.")}
     assert all(other.startswith("_") or other == own for other in others)
+
+
+def test_no_two_public_classes_have_one_name() -> None:
+    places: dict[str, list[str]] = {}
+    for path in FILES:
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places.setdefault(node.name, []).append(name_of(path))
+    assert {name: found for name, found in places.items() if len(found) > 1} == {}

@@ -19,7 +19,7 @@ from ease.experiments.record import RunRecord, plain
 from ease.reporting import figures
 from ease.reporting.figures import drawing
 from ease.reporting.figures.costs import PHASES
-from ease.reporting.series import Benchmark, Series, by_benchmark, group
+from ease.reporting.series import BenchmarkKey, Series, by_benchmark, group
 from ease.reporting.tables import comparison, count_text, percent_text, seconds_text
 from ease.reporting.tabular import NOTHING
 from ease.storage.files import make_folder, write_atomic
@@ -68,7 +68,7 @@ def render_report(records: Sequence[RunRecord], title: str | None = None) -> str
     )
 
 
-def _section(number: int, benchmark: Benchmark, members: list[Series]) -> dict[str, Any]:
+def _section(number: int, benchmark: BenchmarkKey, members: list[Series]) -> dict[str, Any]:
     """All that is shown of one benchmark: what was run, the table, the pictures, the costs."""
     records = [record for series in members for record in series.records]
     means = [series.mean_per_task() for series in members]
@@ -150,13 +150,13 @@ def _cost_pictures(members: list[Series], records: list[RunRecord], prefix: str)
 # --- words ----------------------------------------------------------------------------------------
 
 
-def _title(benchmarks: list[Benchmark]) -> str:
+def _title(benchmarks: list[BenchmarkKey]) -> str:
     datasets = list(dict.fromkeys(each.dataset for each in benchmarks))
     first = benchmarks[0]
     return f"{first.dataset}, {first.protocol}" if len(benchmarks) == 1 else ", ".join(datasets)
 
 
-def _lead(grouped: list[Series], benchmarks: dict[Benchmark, list[Series]]) -> str:
+def _lead(grouped: list[Series], benchmarks: dict[BenchmarkKey, list[Series]]) -> str:
     """The outcome in two sentences."""
     if len(benchmarks) > 1:
         return f"{_counted(len(grouped), 'experiment')} on {len(benchmarks)} streams, each with a frozen backbone."
@@ -171,7 +171,7 @@ def _lead(grouped: list[Series], benchmarks: dict[Benchmark, list[Series]]) -> s
     return f"{who} met {stream} on a frozen {first.benchmark.backbone}. {outcome}"
 
 
-def _facts(benchmark: Benchmark, members: list[Series]) -> list[tuple[str, str]]:
+def _facts(benchmark: BenchmarkKey, members: list[Series]) -> list[tuple[str, str]]:
     first = members[0].records[0]
     seeds = list(dict.fromkeys(seed for series in members for seed in series.seeds))
     images = first.test_images[-1]

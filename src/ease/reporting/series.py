@@ -15,7 +15,7 @@ from ease.experiments.record import RunRecord, plain
 from ease.methods import method_title, methods
 
 
-class Benchmark(NamedTuple):
+class BenchmarkKey(NamedTuple):
     """The dataset, split and backbone that a method is measured on. Only figures of one benchmark are compared."""
 
     dataset: str
@@ -37,7 +37,7 @@ class Series:
     """
 
     label: str
-    benchmark: Benchmark
+    benchmark: BenchmarkKey
     records: list[RunRecord]
 
     @property
@@ -89,7 +89,7 @@ def group(records: Sequence[RunRecord]) -> list[Series]:
     """
     if not records:
         raise EaseError("there is no record to show: run a study first")
-    benchmarks: dict[Benchmark, dict[str, list[RunRecord]]] = {}
+    benchmarks: dict[BenchmarkKey, dict[str, list[RunRecord]]] = {}
     for record in records:
         named = benchmarks.setdefault(benchmark_of(record), {})
         named.setdefault(plain(record.label or method_title(record.method)), []).append(record)
@@ -102,17 +102,17 @@ def group(records: Sequence[RunRecord]) -> list[Series]:
     return grouped
 
 
-def by_benchmark(grouped: Iterable[Series]) -> dict[Benchmark, list[Series]]:
+def by_benchmark(grouped: Iterable[Series]) -> dict[BenchmarkKey, list[Series]]:
     """The series of each benchmark, in order."""
-    benchmarks: dict[Benchmark, list[Series]] = {}
+    benchmarks: dict[BenchmarkKey, list[Series]] = {}
     for series in grouped:
         benchmarks.setdefault(series.benchmark, []).append(series)
     return benchmarks
 
 
-def benchmark_of(record: RunRecord) -> Benchmark:
+def benchmark_of(record: RunRecord) -> BenchmarkKey:
     """What a run was measured on."""
-    return Benchmark(plain(record.dataset), plain(record.protocol), plain(record.backbone))
+    return BenchmarkKey(plain(record.dataset), plain(record.protocol), plain(record.backbone))
 
 
 def kind_of(method: str) -> str:

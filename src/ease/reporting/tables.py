@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from ease.errors import EaseError, unknown
 from ease.experiments.record import RunRecord
-from ease.reporting.series import Benchmark, Series, by_benchmark, group, image_remarks, remarks
+from ease.reporting.series import BenchmarkKey, Series, by_benchmark, group, image_remarks, remarks
 from ease.reporting.tabular import (
     NOTHING,
     ColumnHead,
@@ -128,14 +128,16 @@ class ComparisonTable(ReportTable):
             values = [whole(value) for cell in row.cells for value in (cell.mean, cell.deviation)]
             series = row.series
             rows.append([*series.benchmark, series.method, series.label, len(series.records), *values])
-        return csv_text([*Benchmark._fields, "method", "label", "seeds", *figures], rows)
+        return csv_text([*BenchmarkKey._fields, "method", "label", "seeds", *figures], rows)
 
 
 def comparison(records: Sequence[RunRecord]) -> ComparisonTable:
     """One row per method and setting (seeds averaged), best figures marked within each benchmark."""
     grouped = group(records)
     benchmarks = by_benchmark(grouped)
-    varied = [name for i, name in enumerate(Benchmark._fields) if len({each[i] for each in benchmarks}) > 1]
+    varied = [
+        name for i, name in enumerate(BenchmarkKey._fields) if len({each[i] for each in benchmarks}) > 1
+    ]
     rows = [row for members in benchmarks.values() for row in _rows(members)]
     return ComparisonTable(
         title=str(grouped[0].benchmark) if len(benchmarks) == 1 else "", benchmark_fields=varied, rows=rows

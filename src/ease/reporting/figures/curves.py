@@ -28,7 +28,7 @@ from ease.reporting.figures.drawing import (
     titles,
     write_cells,
 )
-from ease.reporting.series import Benchmark, Series, benchmark_of, group, remarks
+from ease.reporting.series import BenchmarkKey, Series, benchmark_of, group, remarks
 
 PerTask = Sequence[Sequence[float | None]]
 """Accuracies [stage][task]; None for a task without test images."""
@@ -187,7 +187,7 @@ def series_labels(grouped: list[Series]) -> list[str]:
     return [name if len(name) <= LABEL_LENGTH else f"{name[: LABEL_LENGTH - 1]}…" for name in names]
 
 
-def _benchmarks(grouped: list[Series]) -> list[Benchmark]:
+def _benchmarks(grouped: list[Series]) -> list[BenchmarkKey]:
     return [benchmark_of(series.records[0]) for series in grouped]
 
 
