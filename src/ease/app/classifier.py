@@ -224,7 +224,7 @@ class Classifier:
             path: The model directory.
             weights: Weights file of the backbone, if it is not on the hub.
             budget: Largest number of passes through the backbone per image, for faster predictions; see
-                docs/performance.md. It is not saved, and confidences are fitted without it.
+                docs/how-to/performance.md. It is not saved, and confidences are fitted without it.
 
         Returns:
             The classifier at the model's current generation.

@@ -36,7 +36,7 @@ def serve(
         typer.Option(
             metavar="FILE",
             help="YAML or JSON file with limits of requests and jobs, such as 'predict_files: 100'; "
-            "docs/serving.md lists all with their defaults.",
+            "docs/how-to/serve.md lists all with their defaults.",
         ),
     ] = None,
     create: Annotated[

@@ -16,7 +16,7 @@ JSON_BYTES = 64 * 1024
 class Limits(BaseModel):
     """What the server accepts. `ease serve --limits FILE` reads any of these from a YAML or JSON file.
 
-    docs/serving.md lists them with their defaults. Side length, aspect ratio and scans of an image are limited by
+    docs/how-to/serve.md lists them with their defaults. Side length, aspect ratio and scans of an image are limited by
     `ImageLimits`.
     """
 
