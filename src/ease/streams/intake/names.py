@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import cache
 
+from ease.documents import cannot_be_shown
 from ease.errors import EaseError
 
 MAX_NAME_LENGTH = 100
@@ -17,10 +18,6 @@ _MAX_SHOWN = 120
 _SYSTEM_FILES = {"__macosx", "thumbs.db", "desktop.ini"}
 _WNID = re.compile(r"n[0-9]{8}")
 _NUMBERED = re.compile(r"[0-9]{1,4}\.(?=.)")
-_UNPRINTABLE = {"Cc", "Cs", "Zl", "Zp"}
-"""Unicode categories: control characters, surrogates, line and paragraph separators."""
-_DIRECTION_MARKS = set("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
-"""Characters that change the direction of text: a name with them is displayed as another name."""
 
 
 def class_name(name: object) -> str:
@@ -49,7 +46,7 @@ def class_name(name: object) -> str:
         raise EaseError(
             f"class name {quoted} has {len(normalized)} characters: choose one of at most {MAX_NAME_LENGTH}"
         )
-    if any(unicodedata.category(c) in _UNPRINTABLE or c in _DIRECTION_MARKS for c in normalized):
+    if cannot_be_shown(normalized):
         raise EaseError(f"class name {quoted} has characters that cannot be shown: choose another name")
     if "/" in normalized or "\\" in normalized or normalized in (".", ".."):
         raise EaseError(f"class name {quoted} is a path: choose a name without slashes")
