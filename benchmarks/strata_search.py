@@ -10,7 +10,7 @@ the PTM), `adapters` (recipes for training the first subspace), `adapted` (other
 `final` (test images). Features, trained adapters and results are kept in a folder, so a stopped search continues;
 tables are written to OUT whenever it ends.
 
-    python benchmarks/strata_search.py --cifar DIR --photos DIR --weights FILE --cache DIR --out TABLES.md
+    python -m benchmarks.strata_search --cifar DIR --photos DIR --weights FILE --cache DIR --out TABLES.md
 """
 
 from __future__ import annotations
