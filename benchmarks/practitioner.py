@@ -2,7 +2,7 @@
 
 Class folders arrive in three steps. `ease learn` keeps sums and no image; the scikit-learn estimators keep the features
 of all old images and are fitted again at every step. They get the pooled feature of the same backbone with the same
-transform and, in a second block, the class tokens of four layers, which `strata` reads beside the mean patch tokens.
+transform and, in a second block, exactly what `strata` reads: the class tokens and mean patch tokens of four layers.
 Accuracy is over all classes after the last step.
 
 Learning counts the CPU seconds of this process for all steps (decoding, features, fitting, writing); a prediction the
@@ -45,7 +45,8 @@ from ease.training.engine import Engine
 
 TIMED = 30
 """Photos that are predicted one at a time."""
-BLOCKS: dict[str, Reading] = {"pooled feature": "pooled", "four layers": Layers(4)}
+BLOCKS: dict[str, Reading] = {"pooled feature": "pooled", "strata's features": Layers(4, patches=True)}
+"""What the scikit-learn estimators are given: what most people would take, and what `strata` reads by default."""
 APP = "ease learn"
 
 Predict = Callable[[Path], object]

@@ -6,10 +6,11 @@ out once. For glyphs a third is a family of fonts (sans, mono, serif), since the
 elsewhere it is every third image of a class. All ideas see the same images in the same order.
 
 Parts: `heads` (streams of tasks, and all classes at once from 1, 2, 3, 5 or 10 images each, on the same features of
-the PTM), `adapters` (the first subspace), `auto` (when to adapt), `final` (test images). Features, trained adapters
-and results are kept in a folder, so a stopped search continues; tables are written to OUT whenever it ends.
+the PTM), `adapters` (recipes for training the first subspace), `adapted` (other heads on it), `auto` (when to adapt),
+`final` (test images). Features, trained adapters and results are kept in a folder, so a stopped search continues;
+tables are written to OUT whenever it ends.
 
-    python benchmarks/strata_search.py --cifar DIR --photos DIR --weights FILE --cache DIR --out TABLES.md
+    python -m benchmarks.strata_search --cifar DIR --photos DIR --weights FILE --cache DIR --out TABLES.md
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ from ease.tuning import build_tuning
 
 SEEDS = (1993, 1994, 1995)
 """Of the class orders; the position is also the third that is held out."""
-PARTS = ("heads", "streams", "adapters", "auto")
+PARTS = ("heads", "streams", "adapters", "adapted", "auto")
 FEW = (1, 2, 3, 5, 10)
 """Images per class, all classes at once."""
 Ints = npt.NDArray[np.int64]
@@ -521,15 +522,18 @@ def _slug(recipe: Recipe) -> str:
     )
 
 
-def try_adapters(world: World) -> None:
-    """Recipes with the baseline's head, then other heads on the baseline's recipe."""
-    for name, recipe in RECIPES.items():
-        if name in SLOW.get(world.place.size or 0, ()):
-            continue
+def try_adapters(world: World, names: Sequence[str] | None = None) -> None:
+    """Recipes with the chosen head: these, or all but the slow ones."""
+    slow = SLOW.get(world.place.size or 0, ())
+    for name in names or [name for name in RECIPES if name not in slow]:
         start = time.perf_counter()
         for seed in SEEDS:
-            adapter_result(world, seed, recipe)
+            adapter_result(world, seed, RECIPES[name])
         print(f"{world.name}: {name}, {time.perf_counter() - start:.0f} s", flush=True)
+
+
+def try_adapted(world: World) -> None:
+    """Other heads on the adapter as it is, and an adapter of fewer images."""
     for seed in SEEDS:
         partial_result(world, seed)
     for name in ON_ADAPTED:
@@ -1024,6 +1028,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="where the tables go")
     parser.add_argument("--places", nargs="+", choices=PLACES, default=list(PLACES))
     parser.add_argument("--only", default="", help="of the heads, those whose name has this in it")
+    parser.add_argument(
+        "--recipes", nargs="+", choices=RECIPES, help="for the first subspace; all but slow ones by default"
+    )
     parser.add_argument("--parts", nargs="+", default=PARTS, choices=(*PARTS, "final", "none"))
     args = parser.parse_args()
     torch.set_num_threads(1)
@@ -1036,7 +1043,9 @@ def main() -> None:
         if "streams" in args.parts:
             try_streams(world)
         if "adapters" in args.parts:
-            try_adapters(world)
+            try_adapters(world, args.recipes)
+        if "adapted" in args.parts:
+            try_adapted(world)
         if "auto" in args.parts:
             try_auto(world)
         if "final" in args.parts:

@@ -7,9 +7,9 @@ unknown; they are near, because they are of the same kind. Images of another dat
     held out  the calibration of today, from the held-out tenth alone, as for methods that can tell no more
     left out  the same from all images: each learned one as if it had been left out (`ease.heads.left_out`)
 
-    python benchmarks/unknowns.py
-    python benchmarks/unknowns.py --dataset folder --data-root photos --protocol "B0 Inc7" --limit 25 --far glyphs
-    python benchmarks/unknowns.py --methods strata --on train    # how the score for unknowns was chosen
+    python -m benchmarks.unknowns
+    python -m benchmarks.unknowns --dataset folder --data-root photos --protocol "B0 Inc7" --limit 25 --far glyphs
+    python -m benchmarks.unknowns --methods strata --on train    # how the score for unknowns was chosen
 """
 
 from __future__ import annotations

@@ -213,7 +213,7 @@ def test_the_practitioners_table_has_every_method_and_says_what_is_missing(
     assert f"digits with {DEIT} is left out: set EASE_SHARED" in notes
     names = [
         "ease learn: strata",
-        *(f"{block}: {name}" for block in ("pooled feature", "four layers") for name in RIVALS),
+        *(f"{block}: {name}" for block in ("pooled feature", "strata's features") for name in RIVALS),
     ]
     for part in (seconds, milliseconds, kept):
         assert list(cells(part)) == names
