@@ -77,7 +77,7 @@ def test_a_working_one_is_found_and_each_other_one_has_its_reason() -> None:
     assert "package 'tune-broken' cannot be used: ModuleNotFoundError" in reasons["broken"]
     assert "'lora' is taken by ease.tuning.lora.Lora" in reasons["lora"]
     assert "'twin' is taken by tune_" in reasons["twin"]
-    assert "its kind is 'another'" in reasons["other"]
+    assert "its name is 'another'" in reasons["other"]
     assert "must be a subclass of ease.backbone.Tuning" in reasons["odd"]
 
 

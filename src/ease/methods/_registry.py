@@ -10,14 +10,14 @@ from __future__ import annotations
 import importlib
 import inspect
 import pkgutil
-import re
 from collections.abc import Callable
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 from typing import TypeVar, get_args
 
 from ease.errors import EaseError, unknown
 from ease.methods._base import Kind, Learner
+from ease.plugins import check_name, check_same_name, load_plugins, name_taken
 
 L = TypeVar("L", bound=type[Learner])
 _methods: dict[str, type[Learner]] = {}
@@ -40,8 +40,7 @@ def register(*aliases: str) -> Callable[[L], L]:
         for name in (learner.name, *aliases):
             owner = _methods.get(_aliases.get(name, name), learner)
             if owner is not learner:
-                taken = f"{owner.__module__}.{owner.__qualname__}"
-                raise EaseError(f"the name '{name}' is taken by {taken}: choose another")
+                raise name_taken(name, owner)
         _methods[learner.name] = learner
         _aliases.update(dict.fromkeys(aliases, learner.name))
         return learner
@@ -57,8 +56,7 @@ def _check(learner: object) -> None:
     for attribute in ("name", "title", "idea"):
         if not isinstance(getattr(learner, attribute, None), str):
             raise EaseError(f"{where} has no '{attribute}': give it one, a text")
-    if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", learner.name):
-        raise EaseError(f"{where} is called '{learner.name}': use lower-case words joined by '-'")
+    check_name(learner.name, where)
     if learner.kind not in get_args(Kind):
         raise EaseError(f"{where} is of kind '{learner.kind}': use one of {', '.join(get_args(Kind))}")
     if inspect.isabstract(learner):
@@ -70,22 +68,14 @@ def _discover() -> None:
     package = importlib.import_module("ease.methods")
     for module in pkgutil.iter_modules(package.__path__):
         importlib.import_module(f"ease.methods.{module.name}")
-    for entry in entry_points(group="ease.methods"):
-        try:
-            _load(entry)
-        except Exception as error:
-            reason = str(error) if isinstance(error, EaseError) else f"{type(error).__name__}: {error}"
-            package_name = entry.dist.name if entry.dist else "unknown"
-            fault = EaseError(f"method '{entry.name}' of package '{package_name}' cannot be used: {reason}")
-            fault.__cause__ = error  # for --debug
-            _faults.setdefault(_key(entry.name), fault)
+    for name, fault in load_plugins("ease.methods", "method", _load).items():
+        _faults.setdefault(_key(name), fault)
 
 
 def _load(entry: EntryPoint) -> None:
     learner = entry.load()
     register()(learner)
-    if learner.name != entry.name:
-        raise EaseError(f"its name is '{learner.name}': name the entry point so too")
+    check_same_name(learner.name, entry)
 
 
 def methods() -> dict[str, type[Learner]]:

@@ -8,9 +8,8 @@ asking for it is an error. It cannot take the name of a kind of this package.
 from __future__ import annotations
 
 import inspect
-import re
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 from typing import Any
 
 import torch
@@ -18,6 +17,7 @@ from torch import nn
 
 from ease.backbone.ports import Shape, Tuning
 from ease.errors import EaseError, unknown
+from ease.plugins import check_name, check_same_name, load_plugins, name_taken
 from ease.tuning.adapter import Adapter
 from ease.tuning.full import Full
 from ease.tuning.lora import Lora
@@ -40,36 +40,19 @@ _PROVIDED = {"self", "shape", "vit", "generator"}
 def _discovered() -> tuple[dict[str, type[Tuning]], dict[str, EaseError]]:
     """The kinds of other packages, and the reasons why some of them cannot be used."""
     found: dict[str, type[Tuning]] = {}
-    failed: dict[str, EaseError] = {}
-    for entry in entry_points(group=GROUP):
-        try:
-            kind = _load(entry)
-            if entry.name in found:
-                taken = f"{found[entry.name].__module__}.{found[entry.name].__qualname__}"
-                raise EaseError(f"the name '{entry.name}' is taken by {taken}: choose another")
-            found[entry.name] = kind
-        except Exception as error:
-            reason = str(error) if isinstance(error, EaseError) else f"{type(error).__name__}: {error}"
-            package = entry.dist.name if entry.dist else "unknown"
-            fault = EaseError(f"tuning '{entry.name}' of package '{package}' cannot be used: {reason}")
-            fault.__cause__ = error  # for --debug
-            failed.setdefault(entry.name, fault)
-    return found, failed
 
+    def load(entry: EntryPoint) -> None:
+        kind = entry.load()
+        if not (isinstance(kind, type) and issubclass(kind, Tuning)):
+            raise EaseError(f"{kind!r} is no tuning: it must be a subclass of ease.backbone.Tuning")
+        name = getattr(kind, "kind", None)
+        check_name(name, kind.__qualname__)
+        check_same_name(str(name), entry)
+        if entry.name in {**TUNINGS, **found}:
+            raise name_taken(entry.name, {**TUNINGS, **found}[entry.name])
+        found[entry.name] = kind
 
-def _load(entry: EntryPoint) -> type[Tuning]:
-    kind = entry.load()
-    if not (isinstance(kind, type) and issubclass(kind, Tuning)):
-        raise EaseError(f"{kind!r} is no tuning: it must be a subclass of ease.backbone.Tuning")
-    name = getattr(kind, "kind", None)
-    if not isinstance(name, str) or not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", name):
-        raise EaseError(f"{kind.__qualname__} has the kind {name!r}: use lower-case words joined by '-'")
-    if name != entry.name:
-        raise EaseError(f"its kind is '{name}': give the entry point the same name")
-    if name in TUNINGS:
-        taken = f"{TUNINGS[name].__module__}.{TUNINGS[name].__qualname__}"
-        raise EaseError(f"the name '{name}' is taken by {taken}: choose another")
-    return kind
+    return found, load_plugins(GROUP, "tuning", load)
 
 
 def tunings() -> dict[str, type[Tuning]]:

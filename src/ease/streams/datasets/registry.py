@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import inspect
 import os
-import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
 from ease.errors import EaseError, unknown
 from ease.filesystem import expanded
+from ease.plugins import check_name, check_same_name, load_plugins, name_taken
 from ease.streams.intake.scan import FolderScan, Unreadable
 from ease.streams.stream import Dataset
 
@@ -110,8 +110,7 @@ def register(loader: DatasetLoader, *, built_in: bool = False) -> None:
     _check(loader)
     owner = _loaders.get(loader.name, loader)
     if owner is not loader:
-        taken = f"{type(owner).__module__}.{type(owner).__qualname__}"
-        raise EaseError(f"the name '{loader.name}' is taken by {taken}: choose another")
+        raise name_taken(loader.name, type(owner))
     _loaders[loader.name] = loader
     if built_in:
         _built_in.add(loader.name)
@@ -128,21 +127,12 @@ def _check(loader: object) -> None:
         value = getattr(loader, attribute, None)
         if not isinstance(value, str) or not value or "\n" in value:
             raise EaseError(f"{where} has no '{attribute}': give it one line of text")
-    if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", loader.name):
-        raise EaseError(f"{where} is called '{loader.name}': use lower-case words joined by '-'")
+    check_name(loader.name, where)
 
 
 @cache
 def _discover() -> None:
-    for entry in entry_points(group=GROUP):
-        try:
-            _load(entry)
-        except Exception as error:
-            reason = str(error) if isinstance(error, EaseError) else f"{type(error).__name__}: {error}"
-            package = entry.dist.name if entry.dist else "unknown"
-            fault = EaseError(f"dataset '{entry.name}' of package '{package}' cannot be used: {reason}")
-            fault.__cause__ = error  # for --debug
-            _faults.setdefault(entry.name, fault)
+    _faults.update(load_plugins(GROUP, "dataset", _load))
 
 
 def _load(entry: EntryPoint) -> None:
@@ -152,8 +142,7 @@ def _load(entry: EntryPoint) -> None:
             raise EaseError(f"{loader.__qualname__} lacks {', '.join(sorted(loader.__abstractmethods__))}")
         loader = loader()
     _check(loader)
-    if loader.name != entry.name:
-        raise EaseError(f"its name is '{loader.name}': give the entry point the same name")
+    check_same_name(loader.name, entry)
     register(loader)
 
 
