@@ -195,6 +195,8 @@ RECIPES = {
     "2 epochs": _recipe(epochs=2),
     "8 epochs": _recipe(epochs=8),
     "16 epochs": _recipe(epochs=16),
+    "at least 60 steps": _recipe(min_steps=60),
+    "at least 80 steps": _recipe(min_steps=80),
     "rate 0.1": _recipe(lr=0.1),
     "rate 0.4": _recipe(lr=0.4),
     "head starts at the class means": _recipe(means=True),
@@ -300,7 +302,7 @@ class World:
         self, seed: int, images: ImageSet, classes: int, recipe: Recipe, tokens: Callable[[], Tensor]
     ) -> Tuning:
         task = Task(0, range(classes), ("",) * classes, images, images)
-        settings = StrataSettings(**dict(recipe.settings))
+        settings = StrataSettings(**{"min_steps": 0, **dict(recipe.settings)}).for_images(len(images))
         engine, backbone = self.engine, self.engine.backbone
         engine.seed = seed
 

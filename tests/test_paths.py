@@ -131,7 +131,7 @@ def test_a_bad_path_is_one_line_and_writes_nothing(command: str, place: Path) ->
 
 @pytest.mark.parametrize("words", [["predict", "", "--model", "model"], ["info", "--model="], ["info", ""]])
 def test_an_empty_word_is_no_path(words: list[str], place: Path) -> None:
-    assert "is a variable of the shell not set?" in refused(ease(*words))
+    assert "is a shell variable not set?" in refused(ease(*words))
 
 
 @pytest.mark.parametrize("kind", ["pipe", "device"])

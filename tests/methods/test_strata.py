@@ -17,7 +17,7 @@ from ease.streams import Dataset, ImageSet, Stream
 from ease.streams.protocol import make_stream
 from ease.training.engine import Engine
 
-QUICK: dict[str, Any] = {"epochs": 3, "rank": 4}
+QUICK: dict[str, Any] = {"epochs": 3, "rank": 4, "min_steps": 0}
 
 
 def strata(engine: Engine, **settings: Any) -> Strata:
@@ -177,3 +177,19 @@ def test_the_last_class_can_be_forgotten_too(engine: Engine, stream: Stream) -> 
 
 def _moved(images: ImageSet, by: int) -> ImageSet:
     return ImageSet(images.source, images.indices, images.labels + by)
+
+
+@pytest.mark.parametrize(("images", "epochs"), [(6000, 4), (270, 4), (150, 6), (16, 60)])
+def test_a_small_first_task_is_visited_more_often(images: int, epochs: int) -> None:
+    settings = Strata.Settings(epochs=4, batch_size=16, min_steps=60)
+    assert settings.for_images(images).epochs == epochs
+    assert settings.model_copy(update={"epochs": 0}).for_images(images).epochs == 0
+
+
+def test_the_adapter_is_trained_for_at_least_that_many_steps(engine: Engine, stream: Stream) -> None:
+    learner, first = strata(engine, adapt="first", batch_size=12, min_steps=12), stream.tasks[0]
+    before = engine.ledger.passes["train"]
+    learner.learn(first)
+    epochs = -(-12 // -(-len(first.train) // 12))
+    assert epochs > 3
+    assert engine.ledger.passes["train"] - before == epochs * len(first.train)

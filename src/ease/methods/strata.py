@@ -15,6 +15,7 @@ chosen by hand.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from copy import copy, deepcopy
 from dataclasses import replace
@@ -60,9 +61,19 @@ class StrataSettings(AdapterSettings):
         description="whether task 1 trains an adapter; auto: keep it if it helps on images held out of task 1",
     )
     epochs: int = Field(4, ge=0, description="epochs on the images of task 1")
+    min_steps: int = Field(
+        60, ge=0, description="epochs are added until the adapter was trained for this many steps"
+    )
     batch_size: int = Field(16, ge=1, description="images per step, summed over all processes")
     lr: float = Field(0.2, gt=0, description="initial learning rate")
     sigma: float = Field(10.0, gt=0, description="initial value of the training head's learned scale")
+
+    def for_images(self, images: int) -> StrataSettings:
+        """The settings with the number of epochs that a first task of so many images gets."""
+        if not self.epochs:
+            return self
+        steps = math.ceil(images / self.batch_size)
+        return self.model_copy(update={"epochs": max(self.epochs, math.ceil(self.min_steps / steps))})
 
 
 @register()
@@ -129,7 +140,8 @@ class Strata(FirstSession):
         )
 
     def _train(self, task: Task) -> Tuning:
-        tuning = train_tuning(self.engine, partial(self.new_tuned_head, task), task, self.settings)
+        training = self.settings.for_images(len(task.train))
+        tuning = train_tuning(self.engine, partial(self.new_tuned_head, task), task, training)
         self._trained_first += tuning.parameter_count() + len(task.classes) * self.backbone.dim + 1
         return tuning
 
