@@ -76,7 +76,7 @@ def load_stream(
 
     Args:
         dataset: Name of the dataset, one of `list_datasets()`.
-        protocol: `B<m> Inc<n>`: m classes in the first task (B0: also n), n in each further one.
+        protocol: `B<m> Inc<n>`: m classes in the first task (B0: n classes), then n in each further task.
         data_root: Folder of the dataset; `$EASE_DATA/<dataset>` if None. Built-in datasets need none.
         seed: Random seed of the class order.
         class_order: The class at each position, in place of a random order.

@@ -1,1 +1,1 @@
-"""Grow your own classifier: learn, predict, serve."""
+"""The image classifier for end users: learning, prediction, calibration, export and the HTTP server."""

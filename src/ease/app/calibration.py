@@ -1,7 +1,7 @@
 """Calibration: from logits to confidences, and to a score for images of unknown classes.
 
-It is fitted on images that the model did not learn from: held-out images, and, where a method provides them, logits of
-learned images as a model without that image would give them. No image is kept, only sums over many of them.
+It is fitted on held-out images and, where a method provides them, on leave-one-out logits: the logits of a learned
+image that a model without this image would give. No image is kept, only sums over many of them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ TEMPERATURES = (1e-3, 1e3)
 """Range of temperatures. Cosines need about .01 to .1, logits of trained heads about 1 to 10."""
 
 OFFSET_WEIGHT = 0.25
-"""Weight of the class offset: how much of a class's surplus in its own logit is subtracted from the score."""
+"""Weight of the class offset: the part of the deviation of a class's mean own logit that is subtracted from a score."""
 GRID = tuple(np.geomspace(*TEMPERATURES, 61).tolist())
 """Temperatures at which sums of confidences are kept."""
 _TENTHS = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
@@ -71,8 +71,8 @@ def hold_out(images: ImageSet) -> tuple[ImageSet, ImageSet]:
 class Evidence:
     """Sums over the images that a calibration was fitted on. They contain nothing about a single image.
 
-    Each image is weighted by the number of classes of the model that scored it: the more classes it had, the more the
-    model was like the present one.
+    Each image is weighted by the number of classes that the model had when it scored the image: the more classes, the
+    more similar that model was to the present one.
 
     Attributes:
         weight: Sum of the weights of all images.

@@ -23,7 +23,7 @@ def learn(
     folder: Annotated[Path, typer.Argument(help="Photos, one folder per class.")],
     model: Annotated[Path, typer.Option(help="Model directory; it is created if it does not exist.")],
     extend: Annotated[
-        bool, typer.Option("--extend", help="Add the photos of known classes to these classes.")
+        bool, typer.Option("--extend", help="Also learn from photos of classes that the model knows.")
     ] = False,
     unreadable: options.Unreadable = "refuse",
     thumbnails: Annotated[
@@ -51,7 +51,7 @@ def learn(
 ) -> None:
     """Teach a model the classes in a folder of photos.
 
-    The model grows by the new classes and keeps no photo. Repeat the command with other folders at any time.
+    The model stores no photo, unless --thumbnails is given. Repeat the command with further folders at any time.
     """
     from ease.app.classifier import Classifier
     from ease.config import parse_sets

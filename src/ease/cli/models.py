@@ -145,17 +145,17 @@ def compact(
     model: Annotated[Path, typer.Option(help="Model directory, or the folder of a run.")],
     storage: Annotated[
         str | None,
-        typer.Option(
-            metavar="fp16|int8|fp32", help="Number format of all that the model stores beside the backbone."
-        ),
+        typer.Option(metavar="fp16|int8|fp32", help="Number format of everything that the model stores."),
     ] = None,
     energy: Annotated[
         float | None,
-        typer.Option(help="Use low-rank adapters that keep this share of the energy, such as 0.99."),
+        typer.Option(
+            help="Replace adapters by low-rank factors with this share of the energy, such as 0.99."
+        ),
     ] = None,
     max_subspaces: Annotated[
         int | None,
-        typer.Option(metavar="K", help="Largest number of subspaces, that is of passes per prediction."),
+        typer.Option(metavar="K", help="Maximum number of subspaces, and so of passes per prediction."),
     ] = None,
     check: Annotated[
         Path | None,

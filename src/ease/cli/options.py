@@ -73,7 +73,7 @@ Weights = Annotated[Path | None, typer.Option(help="Weights file of the backbone
 Budget = Annotated[
     int | None,
     typer.Option(
-        min=1, metavar="N", help="Passes through the backbone per photo; default: all of the model's."
+        min=1, metavar="N", help="Maximum number of passes through the backbone per photo; default: no limit."
     ),
 ]
 Unreadable = Annotated[

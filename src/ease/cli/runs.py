@@ -23,7 +23,7 @@ def run(
     protocol: Annotated[
         str | None,
         typer.Option(
-            help="'B<m> Inc<n>': m classes in the first task (0: also n), n in each further one.",
+            help="'B<m> Inc<n>': m classes in the first task (B0: n classes), then n per task; default: B0 Inc6.",
             rich_help_panel=options.DATA,
         ),
     ] = None,
@@ -49,7 +49,9 @@ def run(
     ] = None,
     method: Annotated[
         str | None,
-        typer.Option(help="Method, see 'ease list methods'.", rich_help_panel=options.SETTINGS),
+        typer.Option(
+            help="Method, see 'ease list methods'; default: ease.", rich_help_panel=options.SETTINGS
+        ),
     ] = None,
     preset: options.Preset = None,
     sets: options.Sets = None,

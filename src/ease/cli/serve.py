@@ -14,7 +14,7 @@ from ease.errors import EaseError
 def serve(
     model: options.ModelDirectory,
     host: Annotated[
-        str, typer.Option(help="Address to listen on; other than this machine's own, it needs a token.")
+        str, typer.Option(help="Address to listen on; any but this machine's own requires a token.")
     ] = "127.0.0.1",
     port: Annotated[
         int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")
@@ -23,20 +23,21 @@ def serve(
         str | None,
         typer.Option(
             envvar="EASE_TOKEN",
-            help="Token that changes of the model need; safer in the environment than on the command line.",
+            help="Token that is required to change the model. Setting EASE_TOKEN is safer than this option.",
         ),
     ] = None,
     weights: options.Weights = None,
     budget: options.Budget = None,
     work: Annotated[
-        Path | None, typer.Option(help="Folder for uploads while they are needed; default: a temporary one.")
+        Path | None,
+        typer.Option(help="Folder for uploads until they are processed; default: a temporary one."),
     ] = None,
     limits: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
             help="YAML or JSON file with limits of requests and jobs, such as 'predict_files: 100'; "
-            "docs/how-to/serve.md lists all with their defaults.",
+            "docs/how-to/serve.md lists all of them with their defaults.",
         ),
     ] = None,
     create: Annotated[
@@ -53,8 +54,8 @@ def serve(
 ) -> None:
     """Serve a model over HTTP, with a web page.
 
-    The model answers while it learns new classes. The page is at the address that is printed, the description of the
-    API at /docs.
+    The server keeps answering while the model learns new classes. The web page is at the printed address, and the
+    description of the API is at /docs.
     """
     from ease.app.server import require_packages
 

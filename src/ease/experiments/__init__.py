@@ -1,1 +1,1 @@
-"""A method on a stream, measured: runs, grids of runs, and what the paper and our studies consist of."""
+"""Experiments: runs of a method on a stream, grids of runs, and the plans of the paper's exhibits and our studies."""

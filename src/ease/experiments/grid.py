@@ -1,4 +1,4 @@
-"""Many runs as one piece of work: each cell once, several at a time, continued where they stopped."""
+"""A grid of runs (cells): each is run once, several at a time, and interrupted ones are continued."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Images -> logits of all classes learned so far: the only loop for that, and the only reader of stored features."""
+"""Images -> logits of all classes learned so far. All predictions use this loop; only it reads stored features."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ Images = ImageSet | Sequence[ImageSet] | Tensor
 
 
 class PredictionCancelledError(Exception):
-    """A prediction was given up because its caller asked for that."""
+    """A prediction was cancelled at the request of its caller."""
 
 
 class Predictor:
     """Scores images with a learner, batch by batch.
 
-    With a store, features of frozen subspaces are computed once and then read from it. What has no content hash (a
-    subspace that is still training, or that depends on the image) is computed each time.
+    With a store, features of frozen subspaces are computed once and then read from it. Features of a subspace without
+    a content hash (one that is still being trained, or that depends on the image) are computed each time.
 
     Args:
         learner: The model. It may learn more tasks between two calls.
         store: Where features are kept; without one, nothing is kept.
-        budget: Passes through the backbone that one image may take; all that the model has if None.
+        budget: Maximum number of passes through the backbone per image; no limit if None.
 
     Attributes:
         computed: Image x subspace passes made so far.
@@ -96,7 +96,7 @@ class Predictor:
 
     @contextmanager
     def _within_budget(self) -> Iterator[None]:
-        """The budget belongs to the prediction: what is learned and saved does not depend on it."""
+        """Apply the budget inside the `with` only, so that it does not affect what is learned and saved."""
         if self.budget is None:
             yield
             return
@@ -114,7 +114,7 @@ class Predictor:
         return learner.logits(batch if isinstance(batch, Tensor) else learner.engine.pixels(batch))
 
     def _features(self, batch: ImageSet, store: FeatureStore) -> Tensor:
-        """[S, N, d]. A batch is stored whole or not at all, so that a resumed run computes what it would have."""
+        """Features [S, N, d]. A batch is stored completely or not at all, so that resuming gives equal results."""
         engine = self.learner.engine
         digests = [batch.digest(i) for i in range(len(batch))]
         subspaces = self.learner.subspaces()
@@ -173,7 +173,7 @@ def evaluate_model(
         root: Folder of the dataset.
         weights: Weights file of the backbone, if it is neither embedded nor on the hub.
         limit_per_class: Use at most this many images of each class.
-        budget: Passes through the backbone that one image may take; all if None.
+        budget: Maximum number of passes through the backbone per image; no limit if None.
         progress: Where to show progress.
 
     Returns:

@@ -1,6 +1,6 @@
-"""The record of a finished run. `record.json` is read and written here and nowhere else.
+"""The record of a finished run. `record.json` is read and written only here.
 
-Format 2 names the content of a run's inputs. Format 1 did not; its records are read by the same reader.
+Format 2 contains content hashes of a run's inputs; format 1 did not. Records of both formats can be read.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ease.storage.files import read_json, write_json
 FORMAT = 2
 RECORD, STARTED = "record.json", "run.json"
 DEPTH = 4
-"""How many folders below the named one are searched: runs/dataset/method/seed and one more."""
+"""How many levels of folders below the given one are searched: dataset/method/seed and one more."""
 MOST_STAGES = 10_000
 
 Percent = Annotated[float, Field(ge=0, le=100)]
@@ -32,7 +32,7 @@ Digest = Annotated[str, Field(max_length=128, pattern=r"^[0-9a-f]+$")]
 
 
 class RecordPart(Document):
-    """A part of a record. Keys that only a later version knows are left out when it is read."""
+    """A part of a record. Unknown keys, as written by later versions, are ignored."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -43,7 +43,7 @@ class ParameterCounts(RecordPart):
     Attributes:
         backbone: of the frozen backbone.
         trained: trained in each task.
-        stored: kept beside the backbone after the last task.
+        stored: stored in addition to the backbone after the last task.
     """
 
     backbone: Count
@@ -82,7 +82,7 @@ class RunSeconds(RecordPart):
         prototypes: computing prototypes and other statistics of the training images.
         evaluation: scoring test images.
         total: the sum of the phases.
-        waiting: the share of all phases in which the model waited for images.
+        waiting: the part of the total in which the model waited for images.
     """
 
     train: Duration | None = None
@@ -93,7 +93,7 @@ class RunSeconds(RecordPart):
 
 
 class RunInputs(RecordPart):
-    """Content hashes of what a run has read. They do not depend on paths, on the seed or on the class order.
+    """Content hashes of the inputs of a run. They do not depend on paths, on the seed or on the class order.
 
     Attributes:
         train: of the training images with their class names.
@@ -109,7 +109,7 @@ class RunInputs(RecordPart):
 
 
 class RunRecord(RecordPart):
-    """What a finished run has found, and how. All accuracies are in percent.
+    """The results and the configuration of a finished run. All accuracies are in percent.
 
     Attributes:
         format: version of the document.
@@ -124,10 +124,10 @@ class RunRecord(RecordPart):
         peak_memory: bytes; see `ease.experiments.run.peak_memory`.
         test_images: number of test images of each stage.
         classes: names in the order of the stream.
-        versions: of the libraries, and the number of threads.
+        versions: versions of the libraries, and the number of threads.
         training_loss: for each stage and training the mean loss of the first and the last epoch.
         inputs: content hashes of data and weights; None in records of format 1.
-        label: how tables and plots call the run in place of its method; never stored with a run.
+        label: name of the run in tables and plots instead of its method; never stored with a run.
     """
 
     format: int = FORMAT
@@ -205,11 +205,11 @@ class RunRecord(RecordPart):
             raise EaseError(f"{shown(path)}: {error}") from None
 
     def write(self, path: Path) -> None:
-        """Write the record to a file, all of it or nothing."""
+        """Write the record to a file, atomically."""
         write_json(path, self.as_json())
 
     def as_json(self) -> dict[str, Any]:
-        """The record as JSON values; what is not known is left out."""
+        """The record as JSON values; fields that are None are left out."""
         values = super().as_json()
         return {key: value for key, value in values.items() if value is not None}
 
@@ -219,7 +219,7 @@ class RunRecord(RecordPart):
 
 
 def plain(name: object) -> str:
-    """A name fit to print: records are files, and a file may hold control characters."""
+    """A name that is safe to print: control characters, which a record file may contain, are replaced."""
     return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in str(name))
 
 

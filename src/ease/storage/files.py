@@ -1,4 +1,4 @@
-"""Durable files: whole or not there at all, checked when read, and never pickled."""
+"""Durable files: written atomically (completely or not at all), checked when they are read, and never pickled."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def _no_fault(point: str, path: Path) -> None:
 
 
 fault: Callable[[str, Path], None] = _no_fault
-"""Called at every point where a crash or a full disk could strike; tests put their accident here."""
+"""Called at every point where a crash or a full disk could occur; tests replace it to simulate one."""
 
 
 @dataclass(frozen=True)
 class FileEntry:
-    """What a manifest remembers of a file's content."""
+    """The checksum and the size of a file, as recorded in a manifest."""
 
     sha256: str
     size: int
@@ -89,11 +89,11 @@ def sync_folder(folder: Path) -> None:
 
 
 def write_atomic(path: Path | str, data: bytes, durable: bool = True) -> None:
-    """Put `data` at `path`: afterwards it holds all of that, or, on an error or a crash, what it held before.
+    """Replace the content of `path` by `data` atomically: after an error or a crash the old content is still there.
 
-    Only the sync of the folder comes after the replacement. If that fails, the new content is in place but a
-    power cut may still undo it. What is not `durable` survives a crash of the process, perhaps not of the
-    machine: for caches that check what they read.
+    Only the sync of the folder comes after the replacement. If that fails, the new content is in place but may be
+    lost in a power failure. With `durable=False` nothing is synced: the file survives a crash of the process but
+    perhaps not one of the machine. This is for caches that check what they read.
     """
     with replacing(path, durable) as file:
         file.write(data)

@@ -1,4 +1,4 @@
-"""The model directory: generations of a model that grows by adding files and survives any crash."""
+"""The model directory: all saved states (generations) of a model. Writing is atomic."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ OWNER = "ease.model"
 """Metadata key by which a tensor file says that it belongs to a model directory, and under which name."""
 
 HISTORY_LIMIT = 64 * 2**20
-"""Bytes that earlier generations may take beyond the files they share with the current one."""
+"""Bytes that files which only earlier generations use may take."""
 
 _MANIFEST = re.compile(r"[0-9]{4,12}\.json")
 _TEMPORARY = re.compile(r"\..+\.(json|safetensors)\.tmp-[0-9]+-[0-9a-f]+")
@@ -38,27 +38,27 @@ _TEMPORARY = re.compile(r"\..+\.(json|safetensors)\.tmp-[0-9]+-[0-9a-f]+")
 
 @dataclass(frozen=True)
 class Generation:
-    """One state of a model: its manifest, and the tensors by logical name that were asked for."""
+    """One saved state of a model: its manifest and the requested tensors by logical name."""
 
     manifest: Manifest
     files: dict[str, dict[str, Tensor]]
 
     @property
     def number(self) -> int:
-        """Counts the commits of the directory, from 1."""
+        """The number of the generation; the first commit of a directory has number 1."""
         return self.manifest.generation
 
 
 class ModelDirectory:
-    """A folder of safetensors and JSON that holds every generation of one model.
+    """A folder of safetensors and JSON files with the generations of one model.
 
     A tensor file never changes once written. A generation is a manifest that names its files with their
     checksums; `manifest.json` is the current one and is replaced last, in one step. Reading takes no lock and
     writes nothing.
 
-    A file that most generations replace, such as a covariance, would make the directory grow without end. So the
-    oldest generations are removed when earlier ones hold more than `history_limit` bytes of their own; the newest
-    earlier generation always stays.
+    A file that most generations replace, such as a covariance, would make the directory grow without limit. So the
+    oldest generations are removed when files that only earlier generations use exceed `history_limit` bytes; the
+    newest earlier generation is always kept.
     """
 
     def __init__(self, path: Path | str, history_limit: int = HISTORY_LIMIT) -> None:
@@ -75,7 +75,7 @@ class ModelDirectory:
         return is_file(self.manifest_path)
 
     def generations(self) -> list[int]:
-        """The generations on disk in ascending order, those given up by a rollback included."""
+        """The numbers of the generations on disk in ascending order, including those undone by a rollback."""
         folder = self.path / "manifests"
         if not is_folder(folder):
             return []
@@ -83,7 +83,7 @@ class ModelDirectory:
         return sorted(number for number in numbers if is_file(self._manifest_file(number)))
 
     def manifest(self, generation: int | None = None) -> Manifest:
-        """The checked manifest of a generation (the current one by default)."""
+        """Read and check the manifest of a generation (by default the current one)."""
         path = self.manifest_path if generation is None else self._manifest_file(generation)
         if not (self.exists if generation is None else generation in self.generations()):
             known = ", ".join(map(str, self.generations()))
@@ -101,7 +101,7 @@ class ModelDirectory:
         return manifest
 
     def load(self, generation: int | None = None, names: Iterable[str] | None = None) -> Generation:
-        """Read a generation, or only the named files of it; whatever was changed since is refused."""
+        """Read a generation, or only the named files of it. A file that does not match its checksum is an error."""
         manifest = self.manifest(generation)
         stored = manifest.files
         wanted = list(stored) if names is None else list(names)
@@ -126,7 +126,7 @@ class ModelDirectory:
             self.read(entry)
 
     def check_free(self) -> None:
-        """Refuse a place where no new model can be made. What a killed first write left there does not count."""
+        """Raise an error if no new model can be created here. Files left by a killed first write are ignored."""
         if self.exists:
             raise EaseError(f"{self.path} already holds a model: open it, or choose another folder")
         if numbers := self.generations():
@@ -143,7 +143,7 @@ class ModelDirectory:
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
-        """Be the only writer inside the `with`. A second one, in any process, is refused at once."""
+        """Hold the writer lock inside the `with`. A second writer, in any process, gets an error immediately."""
         with self._lock.hold():
             yield
 
@@ -156,7 +156,7 @@ class ModelDirectory:
         """Write a new generation and make it the current one.
 
         Args:
-            state: what the manifest should say beside the files.
+            state: what the manifest contains in addition to the list of files.
             files: all tensors of the generation by logical name, such as "subspaces/0003". A file with that
                 name and content in any generation on disk is used again, not written again.
             keep: logical names of the current generation that are carried over without being read.
@@ -196,7 +196,7 @@ class ModelDirectory:
         return number
 
     def rollback(self, generation: int) -> None:
-        """Make another generation the current one. Nothing is lost: it can be undone the same way."""
+        """Make another generation the current one. No generation is removed, so this can be undone in the same way."""
         self.manifest(generation)  # a generation that does not exist is reported before the lock is asked for
         with self.writing():
             self.verify(generation)
@@ -217,7 +217,7 @@ class ModelDirectory:
                     durable.sync_folder(folder)
 
     def _limit_history(self, current: int) -> None:
-        """Remove the oldest generations if what only earlier ones need exceeds the limit."""
+        """Remove the oldest generations if files that only earlier generations use exceed the limit."""
         if not self._all_recorded()[1]:  # a manifest that cannot be read may need any file
             return
         stored = {path: files for path, (_, files) in self._recorded.items() if path != self.manifest_path}
@@ -253,7 +253,7 @@ class ModelDirectory:
             raise
 
     def _mend_copy(self, current: int) -> None:
-        """Make sure that the current manifest, just found good, is kept under its number too."""
+        """Make sure that the numbered copy of the current manifest, which was just checked, exists and is correct."""
         raw = durable.read_bytes(self.manifest_path, durable.JSON_LIMIT)
         copy = self._manifest_file(current)
         with contextlib.suppress(EaseError):
@@ -263,7 +263,7 @@ class ModelDirectory:
         durable.write_atomic(copy, raw)
 
     def _abandon(self, written: list[Path], raw: bytes) -> None:
-        """Take back the files of a commit that failed, unless its manifest is current after all."""
+        """Remove the files of a commit that failed, unless its manifest became the current one."""
         with contextlib.suppress(EaseError, OSError):
             if self.exists and durable.read_bytes(self.manifest_path, durable.JSON_LIMIT) == raw:
                 return
@@ -343,7 +343,7 @@ class ModelDirectory:
         return [stored for _, stored in seen.values()], len(seen) == len(paths)
 
     def _is_left_behind(self, path: Path) -> bool:
-        """Whether something in a directory without any generation is what a killed writer left, and nothing else."""
+        """Whether a path in a directory without any generation was certainly left by a killed writer."""
         if path in (self._lock.path, self._lock.flag) or _is_temporary(path):
             return True
         if path.name not in (*KINDS, "manifests") or path.is_symlink() or not is_folder(path):
@@ -353,7 +353,7 @@ class ModelDirectory:
     def _sweep(self, coming: Iterable[str]) -> set[Path]:
         """Remove what crashed writers left behind, and return the folders where something was.
 
-        Only files that are known to be ours go: people keep other things in the same folder.
+        Only files that are known to belong to the model are removed: users may keep other files in the same folder.
         """
         left = durable.sweep(self.path, self.manifest_path.name)
         left += durable.sweep(self.path / "manifests")
@@ -376,7 +376,7 @@ class ModelDirectory:
 
 
 def model_directory(path: Path) -> ModelDirectory:
-    """The model directory at a path; a run's folder stands for the model inside it."""
+    """The model directory at a path, or inside the folder of a run at that path."""
     for candidate in (path, path / "model"):
         directory = ModelDirectory(candidate)
         if directory.exists:

@@ -45,7 +45,7 @@ class Limits(BaseModel):
     answer_seconds: float = Field(30.0, gt=0)
     """Seconds that a request for predictions may take once all of it has arrived."""
     receiving: int = Field(128, ge=1)
-    """Requests whose bodies are being received at a time; for a further one, the slowest is given up."""
+    """Requests whose bodies are being received at a time; if one more arrives, the slowest is dropped."""
     idle_seconds: float = Field(30.0, gt=0)
     """Seconds without a byte of a request that has begun, or of an answer that is being read."""
     slow_seconds: float = Field(20.0, gt=0)
@@ -57,7 +57,7 @@ class Limits(BaseModel):
     learn_seconds: float = Field(1800.0, gt=0)
     """Seconds that receiving a request to learn may take in total."""
     connections: int = Field(1000, ge=1)
-    """Connections at a time; for a further one, a connection without a request is given up."""
+    """Connections at a time; if one more arrives, a connection without a request is closed."""
     head_seconds: float = Field(10.0, gt=0)
     """Seconds until the head of a request (the lines before its body) is complete."""
     # Clients keep idle connections for 5 to 60 seconds. The client should be the one to close: if the server does
@@ -65,7 +65,7 @@ class Limits(BaseModel):
     keep_alive_seconds: int = Field(75, ge=1)
     """Seconds that a connection stays open after an answer."""
     linger_seconds: float = Field(30.0, gt=0)
-    """Seconds that the rest of a refused request is read and dropped, so that its sender sees the answer."""
+    """Seconds for which the rest of a refused request is read and discarded, so that its sender sees the answer."""
 
     @property
     def image(self) -> ImageLimits:

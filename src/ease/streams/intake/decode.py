@@ -20,14 +20,14 @@ from ease.streams.images import content_hash, pixel_hash
 from ease.streams.intake.limits import LIMITS, ImageLimits, TooLargeError, too_large
 
 ImageContent = Path | bytes | Tensor
-"""An image as it is held: a file, the bytes of a file, or pixels, uint8 RGB [3, H, W]."""
+"""An image in one of three forms: a file, the bytes of a file, or pixels, uint8 RGB [3, H, W]."""
 
 IMAGE_EXTENSIONS = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif"})
 FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "TIFF", "GIF")
-"""The formats that are decoded. Pillow has dozens more, PostScript among them, which are not exposed to input."""
+"""The formats that are decoded. Pillow supports many more, such as PostScript, which are disabled for safety."""
 
 UNSUPPORTED_EXTENSIONS = frozenset({".heic", ".heif", ".hif", ".avif"})
-"""Image formats that are not decoded. Such files are reported, not ignored like files that are not images."""
+"""Image formats that are not decoded. Such files are reported, whereas files that are not images are ignored."""
 _UNSUPPORTED_BRANDS = frozenset(
     (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1", b"avif", b"avis")
 )
@@ -47,7 +47,7 @@ def decode(content: bytes, name: str, limits: ImageLimits = LIMITS) -> Tensor:
 
     Args:
         content: The bytes of a file in one of `FORMATS`.
-        name: What messages call the image.
+        name: Name of the image in error messages.
         limits: The largest image that is accepted. The header is checked before any pixel is decoded.
 
     Returns:
@@ -61,11 +61,11 @@ def decode(content: bytes, name: str, limits: ImageLimits = LIMITS) -> Tensor:
 
 
 def load_content(content: ImageContent, name: str) -> Tensor:
-    """Decode an image that is held in any form.
+    """Decode an image in any of the forms of `ImageContent`.
 
     Args:
         content: A file, the bytes of a file, or pixels.
-        name: What messages call bytes; a file is called by its path.
+        name: Name of the image in error messages if it is given as bytes; for a file, its path is used.
 
     Returns:
         uint8 RGB [3, H, W].
@@ -99,11 +99,11 @@ def decode_pillow(image: Image.Image, name: str) -> Tensor:
 
 
 class MixedSource:
-    """Images that are held as files, bytes of files or pixels, and decoded when they are needed.
+    """Images as files, bytes of files or pixels, which are decoded when they are needed.
 
     Args:
         contents: The images.
-        names: What messages call bytes; not needed for files and pixels.
+        names: Names, in error messages, of images that are given as bytes; not needed for files and pixels.
     """
 
     def __init__(self, contents: Sequence[ImageContent], names: Sequence[str] | None = None) -> None:
@@ -148,7 +148,7 @@ def count_pixels(path: Path, name: str, limits: ImageLimits = LIMITS) -> int:
 
     Args:
         path: The file.
-        name: What messages call the image.
+        name: Name of the image in error messages.
         limits: The largest image that is accepted.
 
     Returns:
@@ -164,7 +164,7 @@ def read_image_file(path: Path, name: str = "") -> bytes:
 
     Args:
         path: The file.
-        name: What messages call it; its path if left out.
+        name: Its name in error messages; its path if left out.
     """
     name = name or str(path)
     try:
