@@ -44,7 +44,14 @@ EXPECTED: dict[str, Passes] = {
 def test_passes_are_those_of_the_formulas(case: str, engine: Engine, stream: Stream) -> None:
     name, *extras = case.split()
     method = find_method(name)
-    wanted: dict[str, Any] = {"epochs": E, "lr": 0.01, "batch_size": 12, "rank": 4, "projection": 64, "min_steps": 0}
+    wanted: dict[str, Any] = {
+        "epochs": E,
+        "lr": 0.01,
+        "batch_size": 12,
+        "rank": 4,
+        "projection": 64,
+        "min_steps": 0,
+    }
     wanted |= {"ptm": "ptm" in extras}
     wanted |= {"adapt": "first"} if "first" in extras else {}
     settings = {key: value for key, value in wanted.items() if key in method.Settings.model_fields}

@@ -128,12 +128,12 @@ def info(
         )
     titles = {"learner": find_method(found["method"]).state_title, "memory": "training images"}
     parts = [
-        f"{titles.get(kind, kind)} {size / 2**20:.2f} MB" for kind, size in found["bytes_by_kind"].items()
+        f"{titles.get(kind, kind)} {size / 1e6:.2f} MB" for kind, size in found["bytes_by_kind"].items()
     ]
     parts += [f"stored as {' and '.join(found['storages'])}"] * bool(found["storages"])
     passes = found["passes_per_image"]
     typer.echo(
-        f"{found['bytes'] / 2**20:.2f} MB in {found['files']} files ({', '.join(parts) or 'none yet'}), "
+        f"{found['bytes'] / 1e6:.2f} MB in {found['files']} files ({', '.join(parts) or 'none yet'}), "
         f"{passes} pass{'es' * (passes != 1)} per image"
     )
     if found["adapted"] is not None:

@@ -77,4 +77,4 @@ def unpack(
 
 
 def _size(count: int) -> str:
-    return f"{count / 2**20:.1f} MB"
+    return f"{count / 1e6:.1f} MB"

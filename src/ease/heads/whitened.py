@@ -13,7 +13,7 @@ from torch import Tensor
 from ease.errors import EaseError
 from ease.heads.triangle import packed_triangle, unpacked_triangle
 
-HEAVY_TAILS = 1.5
+SHRINKAGE_FACTOR = 1.5
 """Factor of the shrinkage of OAS, which assumes Gaussian features: outliers make a covariance noisier than it expects.
 
 Chosen on held-out training images; see docs/results/strata-search.md."""
@@ -150,9 +150,9 @@ class WhitenedHead:
         separate tokens, each shrunk by a share of its own, because with few images the covariances between tokens are
         the least reliable. With a single token this is plain shrinkage.
 
-        Every share is `HEAVY_TAILS` times the oracle approximating shrinkage (Chen et al., 2010), which depends only on
-        the covariance and the degrees of freedom. Without degrees of freedom, or if features do not vary within their
-        classes, Sigma is the identity and the head is the centred cosine.
+        Every share is `SHRINKAGE_FACTOR` times the oracle approximating shrinkage (Chen et al., 2010), which
+        depends only on the covariance and the degrees of freedom. Without degrees of freedom, or if features
+        do not vary within their classes, Sigma is the identity and the head is the centred cosine.
         """
         trace, size = float(self.scatter.trace()), self.width // self.parts
         if self.freedom < 1 or trace <= 0:
@@ -218,7 +218,7 @@ class WhitenedHead:
 
 def _share(covariance: Tensor, freedom: int) -> float:
     """The share of a covariance [K, K] that shrinkage replaces."""
-    return min(1.0, HEAVY_TAILS * oas_shrinkage(covariance, freedom))
+    return min(1.0, SHRINKAGE_FACTOR * oas_shrinkage(covariance, freedom))
 
 
 def oas_shrinkage(covariance: Tensor, freedom: int) -> float:
