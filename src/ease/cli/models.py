@@ -127,9 +127,7 @@ def info(
             f"{act['date'][:10]}: {' and '.join(what) or 'classes forgotten since'}, {act['images']} images; {measured}"
         )
     titles = {"learner": find_method(found["method"]).state_title, "memory": "training images"}
-    parts = [
-        f"{titles.get(kind, kind)} {size / 1e6:.2f} MB" for kind, size in found["bytes_by_kind"].items()
-    ]
+    parts = [f"{titles.get(kind, kind)} {size / 1e6:.2f} MB" for kind, size in found["bytes_by_kind"].items()]
     parts += [f"stored as {' and '.join(found['storages'])}"] * bool(found["storages"])
     passes = found["passes_per_image"]
     typer.echo(
