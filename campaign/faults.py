@@ -243,10 +243,6 @@ class Trial:
             raise BrokenPromiseError(f"{what}: {type(error).__name__}: {error}") from error
         return True
 
-    @staticmethod
-    def _exit_like(outcome: Outcome) -> None:
-        os._exit(outcome.code)
-
     def _doomed(self, words: list[str], kind: str, number: int) -> None:
         with injected(Injection(self.world.root, kind, number, "kill")):
             command(words)

@@ -432,6 +432,26 @@ def explore(bench: Bench, target: str, examples: int, number: int) -> tuple[int,
     return count, None, ""
 
 
+def replay(bench: Bench, names: list[str], examples: int = 8) -> int:
+    """Try the stored inputs of these targets and a few others, always the same; findings are printed."""
+    count, findings = 0, 0
+    for name in names:
+        for path in corpus(name):
+            count += 1
+            try:
+                tried(bench, name, path.read_bytes())
+            except BaseException as error:
+                findings += 1
+                print(f"FOUND {name} {path.name}: {type(error).__name__}: {error}"[:600], flush=True)
+        more, found, why = explore(bench, name, examples, 0)
+        count += more
+        if found is not None:
+            findings += 1
+            print(f"FOUND {name} {found[:200]!r}: {why}", flush=True)
+    print(f"{count} inputs, {findings} findings", flush=True)
+    return 1 if findings else 0
+
+
 def limit_memory(limit: int = MEMORY) -> None:
     """Refuse this process more address space."""
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
@@ -444,6 +464,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--seed", type=int, default=random.randrange(2**32))
     parser.add_argument("--corpus", type=Path, default=CORPUS, help="where findings are written")
+    parser.add_argument("--replay", action="store_true", help="only the stored inputs, and a few new ones of each target")
     given_words = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     limit_memory()
@@ -453,6 +474,8 @@ def main() -> int:
     end, turn = time.monotonic() + given_words.seconds, 0
     print(f"seed {given_words.seed}, {MEMORY / 2**30:.0f} GB of address space", flush=True)
     with new_bench() as bench:
+        if given_words.replay:
+            return replay(bench, names)
         while time.monotonic() < end:
             name = names[turn % len(names)]
             turn += 1

@@ -20,18 +20,28 @@ IMAGES = (1, 2, 4, 8, 16, 32, 64)
 
 
 class Log:
-    """Writes JSON lines, which never contain an image or a token."""
+    """Writes JSON lines, which never contain an image or a token.
+
+    A line that cannot be written, because the disk is full or the reader of a pipe is gone, is dropped: the server
+    goes on answering. The next line that can be written says how many were lost.
+    """
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream
-        self._lock = threading.Lock()
+        self._lock, self._lost = threading.Lock(), 0
 
     def event(self, kind: str, **fields: Any) -> None:
         """Write one line: the time, the kind of event, and its fields."""
         now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
-        line = json.dumps({"time": now, "event": kind, **fields}, default=str)
         with self._lock:
-            print(line, file=self._stream or sys.stderr, flush=True)
+            lost = {"lines_lost": self._lost} if self._lost else {}
+            line = json.dumps({"time": now, "event": kind, **fields, **lost}, default=str)
+            try:
+                print(line, file=self._stream or sys.stderr, flush=True)
+            except (OSError, ValueError):
+                self._lost += 1
+            else:
+                self._lost = 0
 
     def failure(self, what: str, error: BaseException) -> None:
         """Log an unexpected error with its traceback, which is never part of an answer."""
