@@ -448,6 +448,8 @@ class Classifier:
             test=learn_from.take([]),
         )
         self._learner.learn(task)
+        # An id that a generation after this one has given, before somebody went back, stays taken.
+        self._next_id = max(self._next_id, self._directory.next_class_id())
         counts = np.bincount(learn_from.labels - start, minlength=len(new))
         for name, count in zip(new, counts.tolist(), strict=True):
             self._classes.append(ClassEntry(id=self._next_id, name=name, task=task.index, count=count))
@@ -532,6 +534,7 @@ class Classifier:
             if name in self.classes:
                 raise EaseError(f"there is a class '{name}' already: choose another name")
             self._classes[position] = self._classes[position].model_copy(update={"name": name})
+            self._history = [_renamed(learned, old, name) for learned in self._history]
             self._save()
 
     def forget(self, name: str) -> Forgotten:
@@ -550,7 +553,7 @@ class Classifier:
             done = forgettable(self._learner).forget(position)
             self._kept.pop(self._classes.pop(position).id, None)
             self._calibration = self._calibration.without(position)
-            self._history = [_without(entry, name) for entry in self._history]
+            self._history = [_only(entry, set(self.classes)) for entry in self._history]
             self._save()
             self._directory.clear_history()
             return Forgotten(self.generation, name, done.moved, done.kept)
@@ -655,12 +658,23 @@ def _of_classes(photos: LabelledImages, names: Sequence[str], position: Mapping[
     return photos.images.of_classes(wanted, relabel=lambda c: position[photos.names[c]])
 
 
-def _without(entry: Learned, name: str) -> Learned:
-    def left(names: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(each for each in names if each != name)
+def _renamed(entry: Learned, old: str, new: str) -> Learned:
+    """History follows a new name, so that `forget` finds all that was learned of a class."""
 
-    notes = tuple(note for note in entry.notes if f"'{name}'" not in note)
-    return replace(entry, classes=left(entry.classes), extended=left(entry.extended), notes=notes)
+    def current(names: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(new if each == old else each for each in names)
+
+    return replace(entry, classes=current(entry.classes), extended=current(entry.extended))
+
+
+def _only(entry: Learned, known: set[str]) -> Learned:
+    """An entry of the history without classes that there are no more.
+
+    Notes name classes, under the names they had at the time: if one of them is gone, the entry has no notes any more.
+    """
+    named = {*entry.classes, *entry.extended}
+    classes, extended = (tuple(n for n in names if n in known) for names in (entry.classes, entry.extended))
+    return replace(entry, classes=classes, extended=extended, notes=entry.notes if named <= known else ())
 
 
 def _tuples(entry: Mapping[str, Any]) -> dict[str, Any]:

@@ -116,6 +116,15 @@ class ModelDirectory:
         }
         return Generation(manifest, tensors)
 
+    def next_class_id(self) -> int:
+        """The lowest class id that no generation on disk has given or skipped; damaged manifests do not count."""
+        found = [0]
+        for number in self.generations():
+            with contextlib.suppress(EaseError):
+                manifest = self.manifest(number)
+                found += [manifest.next_id or 0, *(1 + entry.id for entry in manifest.classes)]
+        return max(found)
+
     def read(self, entry: StoredFile) -> bytes:
         """The checked content of one file."""
         return durable.read_checked(self._inside(entry.path), entry)
