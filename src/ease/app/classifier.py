@@ -554,8 +554,7 @@ class Classifier:
             self._kept.pop(self._classes.pop(position).id, None)
             self._calibration = self._calibration.without(position)
             self._history = [_only(entry, set(self.classes)) for entry in self._history]
-            self._save()
-            self._directory.clear_history()
+            self._save(clears_history=True)
             return Forgotten(self.generation, name, done.moved, done.kept)
 
     def replace_learner(self, change: Callable[[Learner], Learner], *, forget_history: bool = False) -> None:
@@ -568,9 +567,7 @@ class Classifier:
         """
         with self._changing():
             self._learner = change(self._learner)
-            self._save()
-            if forget_history:
-                self._directory.clear_history()
+            self._save(clears_history=forget_history)
 
     def rollback(self, generation: int) -> None:
         """Go back to an earlier generation. Later ones are kept, and can be restored the same way."""
@@ -601,7 +598,7 @@ class Classifier:
             finally:
                 self._engine.progress = Quiet()
 
-    def _save(self, more: Files | None = None) -> None:
+    def _save(self, more: Files | None = None, *, clears_history: bool = False) -> None:
         with self._directory.writing():
             if self.generation == UNWRITTEN:  # another process may have created a model there meanwhile
                 self._directory.check_free()
@@ -617,6 +614,7 @@ class Classifier:
                 more=more,
                 keep=[name for name in self._kept.values() if name not in (more or {})],
                 calibration=self._calibration.as_json() if self._calibration.calibrated else None,
+                **({"clears_history": True} if clears_history else {}),
             )
 
     def _next_generation(self) -> int:
