@@ -336,7 +336,10 @@ class Classifier:
         confidences, positions = self._calibration.confidences(logits).topk(
             min(top_k, len(self._classes)), dim=-1
         )
-        unknown = self._calibration.unknown(logits).tolist()
+        scores = self._calibration.unknown(logits)
+        if not bool(confidences.isfinite().all() & scores.isfinite().all()):
+            raise EaseError(f"the model in {self.path} gives no finite scores: it is damaged, or its training diverged")
+        unknown = scores.tolist()
         names = self.classes
         return [
             Prediction(
