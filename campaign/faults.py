@@ -188,7 +188,9 @@ def model_state(path: Path) -> dict[str, Any] | None:
         return None
     ModelDirectory(path).verify()
     manifest = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
-    kept = {key: manifest.get(key) for key in ("generation", "classes", "next_id", "calibration", "kept_images")}
+    kept = {
+        key: manifest.get(key) for key in ("generation", "classes", "next_id", "calibration", "kept_images")
+    }
     return {**kept, "files": {name: entry["sha256"] for name, entry in manifest["files"].items()}}
 
 
@@ -267,7 +269,9 @@ class Trial:
         world, operation = self.world, self.operation
         state = world.state()
         if operation.name in ("run", "pack", "unpack", "first"):
-            key = {"run": "run/model", "pack": "archive", "unpack": "unpacked", "first": "model"}[operation.name]
+            key = {"run": "run/model", "pack": "archive", "unpack": "unpacked", "first": "model"}[
+                operation.name
+            ]
             self._repeat(done=operation.name in ("unpack", "first") and state[key] == self.after[key])
             found = world.state()
             if found["run/model"] is not None:  # a number that was given to a whole generation stays taken
@@ -390,7 +394,9 @@ def main() -> int:
                             tally.broken.append(str(error))
                             print("BROKEN", error, flush=True)
             print(f"{name}: {tally.by(0)[name]} strikes at {trial.counts}", flush=True)
-    print(f"{sum(tally.strikes.values())} strikes in {time.monotonic() - started:.0f} s, {len(tally.broken)} broken")
+    print(
+        f"{sum(tally.strikes.values())} strikes in {time.monotonic() - started:.0f} s, {len(tally.broken)} broken"
+    )
     for position in (1, 2):
         print(", ".join(f"{key} {count}" for key, count in sorted(tally.by(position).items())))
     print(f"survived without an error: {sum(tally.survived.values())}")

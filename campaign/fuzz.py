@@ -125,7 +125,7 @@ def fuzz_forged(bench: Bench, data: bytes) -> None:
 def fuzz_tensors(bench: Bench, data: bytes) -> None:
     """The bytes are a tensor file, under the checksum and size that the manifest names; the first is its number."""
     names = sorted(bench.manifest["files"])
-    name, data = names[data[0] % len(names)], data[1:]
+    name, data = names[(data[:1] or b"\0")[0] % len(names)], data[1:]
     changed = json.loads(json.dumps(bench.manifest))
     entry = changed["files"][name]
     entry.update(sha256=hashlib.sha256(data).hexdigest(), size=len(data))
@@ -161,7 +161,12 @@ def fuzz_record(bench: Bench, data: bytes) -> None:
     """The bytes are the `record.json` of a run."""
     folder = bench.folder / "run"
     folder.mkdir(exist_ok=True)
-    _command(bench, data, "run/record.json", lambda path: ["report", str(folder), "--out", str(bench.folder / "page")])
+    _command(
+        bench,
+        data,
+        "run/record.json",
+        lambda path: ["report", str(folder), "--out", str(bench.folder / "page")],
+    )
     _command(bench, data, "run/record.json", lambda path: ["compare", str(folder), str(folder)])
 
 
@@ -254,7 +259,8 @@ def tried(bench: Bench, target: str, data: bytes) -> None:
     try:
         TARGETS[target](bench, data)
     except EaseError as error:
-        assert "\n" not in str(error), f"more than one line: {error}"
+        if "\n" in str(error):
+            raise ValueError(f"more than one line: {error}") from error
     finally:
         signal.alarm(0)
         signal.signal(signal.SIGALRM, before)
@@ -263,8 +269,29 @@ def tried(bench: Bench, target: str, data: bytes) -> None:
 # --- inputs ---------------------------------------------------------------------------------------
 
 _WORDS = (
-    *(b"", b"\0", b"\xff" * 8, b"PK\x03\x04", b"PK\x05\x06", b"--b\r\n", b"\r\n\r\n", b"[" * 200, b"{", b"NaN", b"-1"),
-    *(b"99999999999999999999", b"1e999", b"!!python/object", b"&a [*a]", b"<<: *a", b"../../x", b"\xed\xa0\x80", b"B0 Inc0"),
+    *(
+        b"",
+        b"\0",
+        b"\xff" * 8,
+        b"PK\x03\x04",
+        b"PK\x05\x06",
+        b"--b\r\n",
+        b"\r\n\r\n",
+        b"[" * 200,
+        b"{",
+        b"NaN",
+        b"-1",
+    ),
+    *(
+        b"99999999999999999999",
+        b"1e999",
+        b"!!python/object",
+        b"&a [*a]",
+        b"<<: *a",
+        b"../../x",
+        b"\xed\xa0\x80",
+        b"B0 Inc0",
+    ),
 )
 _JSON = st.recursive(
     st.one_of(
@@ -283,7 +310,9 @@ _JSON = st.recursive(
 def places(value: Any, here: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     """The places of all values in nested lists and mappings; of long lists only the first ones."""
     yield here
-    inner = value.items() if isinstance(value, dict) else enumerate(value[:4]) if isinstance(value, list) else ()
+    inner = (
+        value.items() if isinstance(value, dict) else enumerate(value[:4]) if isinstance(value, list) else ()
+    )
     for key, one in inner:
         yield from places(one, (*here, key))
 
@@ -464,7 +493,9 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--seed", type=int, default=random.randrange(2**32))
     parser.add_argument("--corpus", type=Path, default=CORPUS, help="where findings are written")
-    parser.add_argument("--replay", action="store_true", help="only the stored inputs, and a few new ones of each target")
+    parser.add_argument(
+        "--replay", action="store_true", help="only the stored inputs, and a few new ones of each target"
+    )
     given_words = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     limit_memory()

@@ -53,7 +53,9 @@ class Injection:
             return False
         self.counts[kind] += 1
         count = self.counts[kind]
-        return kind == self._kind and (count == self._number or (self._harm == "full" and count > self._number))
+        return kind == self._kind and (
+            count == self._number or (self._harm == "full" and count > self._number)
+        )
 
     def strike(self) -> None:
         """Do the harm."""

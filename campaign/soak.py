@@ -344,7 +344,9 @@ def compare(ledger: Ledger, answer: dict[str, Any], expected: set[str], gone: se
 class Disturber(threading.Thread):
     """Kills the server and its jobs, stalls it, and takes its disk away."""
 
-    def __init__(self, server: Server, ledger: Ledger, stop: threading.Event, seed: int, calm_at: float) -> None:
+    def __init__(
+        self, server: Server, ledger: Ledger, stop: threading.Event, seed: int, calm_at: float
+    ) -> None:
         super().__init__(name="disturber", daemon=True)
         self._server, self._ledger, self._over = server, ledger, stop
         self._draw, self._calm_at = random.Random(seed), calm_at
@@ -437,7 +439,7 @@ def soak(minutes: float, seed: int, folder: Path) -> dict[str, Any]:
         server.kill()
         raise disturber.failure
     last = server.memory()
-    status, answer = request(server.port, "GET", "/classes")
+    _, answer = request(server.port, "GET", "/classes")
     compare(ledger, answer, set(ledger.there) - ledger.leaving, set(ledger.gone))
     code = server.stop()
     if code not in (0, 130):

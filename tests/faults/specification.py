@@ -69,7 +69,9 @@ def class_means(path: Path) -> dict[int, bytes]:
 
     files = ModelDirectory(path).load().files
     rows = [row for name in sorted(files) if name.startswith("prototypes/") for row in files[name]["means"]]
-    return {position: row.contiguous().view(torch.uint8).numpy().tobytes() for position, row in enumerate(rows)}
+    return {
+        position: row.contiguous().view(torch.uint8).numpy().tobytes() for position, row in enumerate(rows)
+    }
 
 
 def files_with(path: Path, content: bytes) -> list[str]:

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 import torch
-
 from campaign.faults import command
 from campaign.fuzz import sealed
+
 from ease import Classifier
 from ease.errors import EaseError
 from ease.storage import files as durable
@@ -122,7 +122,9 @@ def test_settings_that_are_none_are_refused(strata: Path, tmp_path: Path, value:
     assert "does not make sense" in refused(forged(strata, tmp_path / "model", change))
 
 
-def test_sizes_that_no_file_accounts_for_take_no_memory(strata: Path, ease_model: Path, tmp_path: Path) -> None:
+def test_sizes_that_no_file_accounts_for_take_no_memory(
+    strata: Path, ease_model: Path, tmp_path: Path
+) -> None:
     from PIL import Image
 
     def subspace(manifest: dict[str, Any]) -> None:
@@ -153,9 +155,7 @@ def test_sizes_that_no_file_accounts_for_take_no_memory(strata: Path, ease_model
 def test_weights_that_unpack_to_zeros_are_refused(strata: Path, tmp_path: Path) -> None:
     path = tmp_path / "weights.npz"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
-        with archive.open("a.npy", "w") as member:
-            for _ in range(64):
-                member.write(bytes(2**20))
+        archive.writestr("a.npy", bytes(64 * 2**20))
     outcome = command(["predict", str(tmp_path), "--model", str(strata), "--weights", str(path)])
     assert outcome.code == 2
     durable.write_atomic(tmp_path / "note.txt", b"")
@@ -165,4 +165,7 @@ def test_weights_that_unpack_to_zeros_are_refused(strata: Path, tmp_path: Path) 
 
 def test_a_model_that_says_nothing_wrong_opens(strata: Path, ease_model: Path, tmp_path: Path) -> None:
     for number, origin in enumerate((strata, ease_model)):
-        assert Classifier.open(forged(origin, tmp_path / str(number), lambda m: None)).classes == ["one", "two"]
+        assert Classifier.open(forged(origin, tmp_path / str(number), lambda m: None)).classes == [
+            "one",
+            "two",
+        ]

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
 from campaign.faults import OPERATIONS, Tally, Trial, World, temporaries
 from campaign.injection import HARMS, KINDS
+
 from ease.storage import files as durable
 
 SHARE = (

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import HealthCheck, settings
+from campaign.faults import check_tidy, command, temporaries
+from campaign.injection import KILLED, KINDS, Injection, in_child, injected
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from campaign.faults import check_tidy, command, temporaries
-from campaign.injection import KILLED, KINDS, Injection, in_child, injected
 from ease import Classifier
 from tests.faults.specification import CREATE, Classes, Specification, class_means, digits, files_with
 
@@ -214,5 +214,6 @@ TestGrowingModel.settings = settings(
     max_examples=EXAMPLES,
     stateful_step_count=12,
     deadline=None,
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],  # shrinking would take minutes
     suppress_health_check=list(HealthCheck),
 )

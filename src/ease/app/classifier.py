@@ -337,8 +337,10 @@ class Classifier:
             min(top_k, len(self._classes)), dim=-1
         )
         scores = self._calibration.unknown(logits)
-        if not bool(confidences.isfinite().all() & scores.isfinite().all()):
-            raise EaseError(f"the model in {self.path} gives no finite scores: it is damaged, or its training diverged")
+        if not bool(confidences.isfinite().all() and (not calibrated or scores.isfinite().all())):
+            raise EaseError(
+                f"the model in {self.path} gives no finite scores: it is damaged, or its training diverged"
+            )
         unknown = scores.tolist()
         names = self.classes
         return [
@@ -605,6 +607,7 @@ class Classifier:
         with self._directory.writing():
             if self.generation == UNWRITTEN:  # another process may have created a model there meanwhile
                 self._directory.check_free()
+            extra: dict[str, Any] = {"clears_history": True} if clears_history else {}
             self.generation = save_model(
                 self._directory,
                 self._learner,
@@ -617,7 +620,7 @@ class Classifier:
                 more=more,
                 keep=[name for name in self._kept.values() if name not in (more or {})],
                 calibration=self._calibration.as_json() if self._calibration.calibrated else None,
-                **({"clears_history": True} if clears_history else {}),
+                **extra,
             )
 
     def _next_generation(self) -> int:

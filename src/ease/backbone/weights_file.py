@@ -46,7 +46,9 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     try:
         size = _size(path)
         if size > RATIO * path.stat().st_size + 2**20:
-            raise EaseError(f"weights file '{path}' unpacks to {size} bytes, which no weights do; is it the right file?")
+            raise EaseError(
+                f"weights file '{path}' unpacks to {size} bytes, which no weights do; is it the right file?"
+            )
         if size <= LIMIT and path.suffix == ".safetensors":
             return dict(load_file(path))
         if size <= LIMIT:

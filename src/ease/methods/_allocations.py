@@ -9,7 +9,9 @@ from typing import Any
 
 from torch.utils._python_dispatch import TorchDispatchMode
 
-_OF_SIZE = frozenset(f"aten::{name}" for name in ("empty", "zeros", "ones", "full", "rand", "randn", "randint"))
+_OF_SIZE = frozenset(
+    f"aten::{name}" for name in ("empty", "zeros", "ones", "full", "rand", "randn", "randint")
+)
 _OF_ANOTHER = frozenset(f"aten::new_{name}" for name in ("empty", "zeros", "ones", "full"))
 
 

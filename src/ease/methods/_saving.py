@@ -172,7 +172,10 @@ def _check_finite(directory: ModelDirectory, generation: Generation) -> None:
     for name, tensors in generation.files.items():
         for value in tensors.values():
             if value.is_floating_point() and not bool(value.isfinite().all()):
-                raise damaged(directory.path / generation.manifest.files[name].path, "it has numbers that are not finite")
+                raise damaged(
+                    directory.path / generation.manifest.files[name].path,
+                    "it has numbers that are not finite",
+                )
 
 
 @contextmanager
