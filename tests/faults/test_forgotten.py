@@ -52,6 +52,15 @@ def test_an_id_of_a_generation_that_was_given_up_is_not_given_again(model: Class
     assert ids(model)["sheep"] == 4
 
 
+def test_an_id_stays_taken_when_its_generation_is_cleared(model: Classifier) -> None:
+    before = model.generation
+    model.learn({"camel": IMAGES[10:12], "goat": IMAGES[12:14]})
+    model.rollback(before)
+    model.forget("zebra")
+    model.learn({"sheep": IMAGES[14:16]})
+    assert ids(model)["sheep"] == 4
+
+
 def ids(model: Classifier) -> dict[str, int]:
     from ease.storage.files import read_json
 

@@ -129,6 +129,7 @@ class GrowingModel(RuleBasedStateMachine):
             self._wrote(self.spec.classes, forgets=forgets)
         elif forgets:
             self.spec.past = {self.spec.generation: self.spec.past[self.spec.generation]}
+            self.spec.newest = self.spec.generation  # numbers of what was given up and cleared are free again
 
     # --- accidents --------------------------------------------------------------------------------
 
@@ -170,12 +171,13 @@ class GrowingModel(RuleBasedStateMachine):
                     model.forget(old)
 
         assert in_child(doomed) in (0, KILLED)
-        if self.model.refresh():  # type: ignore[union-attr]
+        done = self.model.refresh()  # type: ignore[union-attr]
+        if done:
             self._wrote(after, forgets=what == "forget")
         else:  # a generation may be whole that was not made current
             self.spec.newest = max([self.spec.newest, *self.model.generations()])  # type: ignore[union-attr]
         self._settle()
-        if what == "forget" and old not in self.spec.names:
+        if what == "forget" and done:
             self._check_forgotten(old, means.pop(position), list(means.values()))
 
     def _settle(self) -> None:
@@ -189,6 +191,7 @@ class GrowingModel(RuleBasedStateMachine):
             for number in set(self.model.generations()) - set(self.spec.past):  # type: ignore[union-attr]
                 self.model.rollback(number)  # type: ignore[union-attr]
                 self.spec.past[number] = (self._classes(), self._probe())
+                self.spec.next_id = max([self.spec.next_id, *(taken + 1 for taken, _ in self._classes())])
             self.model.rollback(self.spec.generation)  # type: ignore[union-attr]
 
     # --- always -----------------------------------------------------------------------------------

@@ -453,8 +453,7 @@ class Classifier:
             test=learn_from.take([]),
         )
         self._learner.learn(task)
-        # An id that a generation after this one has given, before somebody went back, stays taken.
-        self._next_id = max(self._next_id, self._directory.next_class_id())
+        self._skip_taken_ids()
         counts = np.bincount(learn_from.labels - start, minlength=len(new))
         for name, count in zip(new, counts.tolist(), strict=True):
             self._classes.append(ClassEntry(id=self._next_id, name=name, task=task.index, count=count))
@@ -607,6 +606,7 @@ class Classifier:
         with self._directory.writing():
             if self.generation == UNWRITTEN:  # another process may have created a model there meanwhile
                 self._directory.check_free()
+            self._skip_taken_ids()
             extra: dict[str, Any] = {"clears_history": True} if clears_history else {}
             self.generation = save_model(
                 self._directory,
@@ -625,6 +625,10 @@ class Classifier:
 
     def _next_generation(self) -> int:
         return max(self._directory.generations(), default=0) + 1
+
+    def _skip_taken_ids(self) -> None:
+        """An id that a later generation has given, before somebody went back, stays taken."""
+        self._next_id = max(self._next_id, self._directory.next_class_id())
 
     def _position(self, name: str) -> int:
         if name not in self.classes:
