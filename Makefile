@@ -9,7 +9,7 @@ METHODS := strata ease simplecil finetune
 WORKERS ?= $(shell nproc 2>/dev/null || echo 2)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint docs bench clean
+.PHONY: help setup demo test lint docs bench faults fuzz soak clean
 
 help: ## print this help
 	@echo "ease: class-incremental learning with a frozen ViT"
@@ -33,8 +33,8 @@ test: $(READY) ## run the test suite
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS)
 
 lint: $(READY) ## check style and types
-	$(BIN)/ruff check src tests benchmarks examples docs/*.py
-	$(BIN)/ruff format --check src tests benchmarks examples docs/*.py
+	$(BIN)/ruff check src tests benchmarks campaign examples docs/*.py
+	$(BIN)/ruff format --check src tests benchmarks campaign examples docs/*.py
 	$(BIN)/mypy
 
 docs: $(READY) ## build the documentation into site/; broken links are errors
@@ -45,6 +45,18 @@ docs: $(READY) ## build the documentation into site/; broken links are errors
 
 bench: $(READY) ## measure speed and memory against the released schedule (about 30 minutes)
 	$(BIN)/python -m benchmarks.speed
+
+faults: $(READY) ## fail every system call of every writing command, and random sequences of changes (about 30 minutes)
+	OMP_NUM_THREADS=1 $(BIN)/python -m campaign.faults
+	OMP_NUM_THREADS=1 EASE_FAULT_EXAMPLES=200 $(BIN)/python -m pytest tests/faults/test_state_machine.py tests/faults/test_api_schema.py
+
+SECONDS ?= 60
+fuzz: $(READY) ## fuzz files, requests and settings for SECONDS=60 under a memory limit
+	$(BIN)/python -m campaign.fuzz --seconds $(SECONDS)
+
+MINUTES ?= 2
+soak: $(READY) ## disturb a real server and its clients for MINUTES=2
+	$(BIN)/python -m campaign.soak --minutes $(MINUTES)
 
 clean: ## remove .venv, caches and demo results
 	rm -rf $(VENV) $(DEMO) site build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -305,10 +305,15 @@ def _check_backbone(folder: Path, manifest: Manifest, path: Path) -> None:
 def _becoming(folder: Path) -> Iterator[Path]:
     """A temporary folder that becomes this one when the `with` block succeeds; otherwise it is removed."""
     made = [parent for parent in folder.parents if not parent.exists()]
+    durable.remove_abandoned(folder)
     temporary = durable.temporary_beside(folder)
     try:
-        with durable.explained("write", folder):
+        with durable.explained("write", folder), contextlib.ExitStack() as held:
             durable.make_folder(temporary)
+            if os.name == "posix":  # elsewhere a folder cannot be opened
+                handle = os.open(temporary, os.O_RDONLY)
+                held.callback(os.close, handle)
+                durable.claim(handle)
             yield temporary
             if folder.exists():  # it is empty; some systems cannot rename a folder over it
                 folder.rmdir()

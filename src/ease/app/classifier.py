@@ -336,7 +336,12 @@ class Classifier:
         confidences, positions = self._calibration.confidences(logits).topk(
             min(top_k, len(self._classes)), dim=-1
         )
-        unknown = self._calibration.unknown(logits).tolist()
+        scores = self._calibration.unknown(logits)
+        if not bool(confidences.isfinite().all() and (not calibrated or scores.isfinite().all())):
+            raise EaseError(
+                f"the model in {self.path} gives no finite scores: it is damaged, or its training diverged"
+            )
+        unknown = scores.tolist()
         names = self.classes
         return [
             Prediction(
@@ -448,6 +453,7 @@ class Classifier:
             test=learn_from.take([]),
         )
         self._learner.learn(task)
+        self._skip_taken_ids()
         counts = np.bincount(learn_from.labels - start, minlength=len(new))
         for name, count in zip(new, counts.tolist(), strict=True):
             self._classes.append(ClassEntry(id=self._next_id, name=name, task=task.index, count=count))
@@ -532,6 +538,7 @@ class Classifier:
             if name in self.classes:
                 raise EaseError(f"there is a class '{name}' already: choose another name")
             self._classes[position] = self._classes[position].model_copy(update={"name": name})
+            self._history = [_renamed(learned, old, name) for learned in self._history]
             self._save()
 
     def forget(self, name: str) -> Forgotten:
@@ -550,9 +557,8 @@ class Classifier:
             done = forgettable(self._learner).forget(position)
             self._kept.pop(self._classes.pop(position).id, None)
             self._calibration = self._calibration.without(position)
-            self._history = [_without(entry, name) for entry in self._history]
-            self._save()
-            self._directory.clear_history()
+            self._history = [_only(entry, set(self.classes)) for entry in self._history]
+            self._save(clears_history=True)
             return Forgotten(self.generation, name, done.moved, done.kept)
 
     def replace_learner(self, change: Callable[[Learner], Learner], *, forget_history: bool = False) -> None:
@@ -565,9 +571,7 @@ class Classifier:
         """
         with self._changing():
             self._learner = change(self._learner)
-            self._save()
-            if forget_history:
-                self._directory.clear_history()
+            self._save(clears_history=forget_history)
 
     def rollback(self, generation: int) -> None:
         """Go back to an earlier generation. Later ones are kept, and can be restored the same way."""
@@ -598,10 +602,12 @@ class Classifier:
             finally:
                 self._engine.progress = Quiet()
 
-    def _save(self, more: Files | None = None) -> None:
+    def _save(self, more: Files | None = None, *, clears_history: bool = False) -> None:
         with self._directory.writing():
             if self.generation == UNWRITTEN:  # another process may have created a model there meanwhile
                 self._directory.check_free()
+            self._skip_taken_ids()
+            extra: dict[str, Any] = {"clears_history": True} if clears_history else {}
             self.generation = save_model(
                 self._directory,
                 self._learner,
@@ -614,10 +620,15 @@ class Classifier:
                 more=more,
                 keep=[name for name in self._kept.values() if name not in (more or {})],
                 calibration=self._calibration.as_json() if self._calibration.calibrated else None,
+                **extra,
             )
 
     def _next_generation(self) -> int:
         return max(self._directory.generations(), default=0) + 1
+
+    def _skip_taken_ids(self) -> None:
+        """An id that a later generation has given, before somebody went back, stays taken."""
+        self._next_id = max(self._next_id, self._directory.next_class_id())
 
     def _position(self, name: str) -> int:
         if name not in self.classes:
@@ -655,12 +666,23 @@ def _of_classes(photos: LabelledImages, names: Sequence[str], position: Mapping[
     return photos.images.of_classes(wanted, relabel=lambda c: position[photos.names[c]])
 
 
-def _without(entry: Learned, name: str) -> Learned:
-    def left(names: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(each for each in names if each != name)
+def _renamed(entry: Learned, old: str, new: str) -> Learned:
+    """History follows a new name, so that `forget` finds all that was learned of a class."""
 
-    notes = tuple(note for note in entry.notes if f"'{name}'" not in note)
-    return replace(entry, classes=left(entry.classes), extended=left(entry.extended), notes=notes)
+    def current(names: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(new if each == old else each for each in names)
+
+    return replace(entry, classes=current(entry.classes), extended=current(entry.extended))
+
+
+def _only(entry: Learned, known: set[str]) -> Learned:
+    """An entry of the history without classes that there are no more.
+
+    Notes name classes, under the names they had at the time: if one of them is gone, the entry has no notes any more.
+    """
+    named = {*entry.classes, *entry.extended}
+    classes, extended = (tuple(n for n in names if n in known) for names in (entry.classes, entry.extended))
+    return replace(entry, classes=classes, extended=extended, notes=entry.notes if named <= known else ())
 
 
 def _tuples(entry: Mapping[str, Any]) -> dict[str, Any]:

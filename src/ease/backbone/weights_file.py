@@ -18,6 +18,8 @@ PICKLED = (".pth", ".pt", ".bin")
 
 LIMIT = 16 * 2**30
 """Far above any plain ViT; a packed file may claim more."""
+RATIO = 4
+"""How many times smaller than its content a compressed file may be: weights hardly shrink, zeros do so endlessly."""
 
 
 def _size(path: Path) -> int:
@@ -43,11 +45,17 @@ def read_weights(path: Path) -> dict[str, Tensor]:
         raise EaseError(f"weights file '{path}' has an unknown type; use one of {', '.join(SUFFIXES)}")
     try:
         size = _size(path)
+        if size > RATIO * path.stat().st_size + 2**20:
+            raise EaseError(
+                f"weights file '{path}' unpacks to {size} bytes, which no weights do; is it the right file?"
+            )
         if size <= LIMIT and path.suffix == ".safetensors":
             return dict(load_file(path))
         if size <= LIMIT:
             with np.load(path, allow_pickle=False) as archive:
                 return {name: torch.from_numpy(archive[name]) for name in archive.files}
+    except EaseError:
+        raise
     except Exception as error:  # every reader has its own exceptions for a damaged file
         raise EaseError(f"weights file '{path}' cannot be read: it is damaged or incomplete") from error
     raise EaseError(f"weights file '{path}' is larger than {LIMIT // 2**30} GB; is it the right file?")

@@ -29,6 +29,8 @@ from ease.backbone.weights_file import read_weights
 from ease.errors import EaseError, unknown
 
 EMBEDDED = "ease-vit"
+LARGEST_INPUT = 2048
+"""Side length of the input. The tokens of an image, and the memory they take, grow with its square."""
 FAMILIES = ["vision_transformer", "deit"]
 """The modules of timm that define plain ViTs."""
 
@@ -263,6 +265,8 @@ def _without_classifier(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _check_size(name: str, patch: int, size: int) -> None:
+    if size > LARGEST_INPUT:
+        raise EaseError(f"input size {size} is too large: {LARGEST_INPUT} is the largest")
     if size < patch or size % patch:
         nearest = max(patch, round(size / patch) * patch)
         raise EaseError(

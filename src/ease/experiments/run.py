@@ -395,7 +395,7 @@ class _Run:
 
     def _make_learner(self) -> Learner:
         if self.directory.exists:
-            learner, manifest = restore_learner(self.directory, self.engine, self.memory)
+            learner, manifest = restore_learner(self.directory, self.engine, self.memory, diverged=True)
             if manifest.classes != class_fields(self.stream, len(learner.task_sizes)):
                 raise _changed(self.folder.path)
             for task in self.stream.tasks[: len(learner.task_sizes)]:

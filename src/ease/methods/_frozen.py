@@ -9,8 +9,12 @@ from typing import Any
 from torch import Tensor
 
 from ease.backbone import Backbone, Tuning
+from ease.methods._allocations import bounded_allocations
 from ease.storage.precision import Packed
 from ease.tuning import build_tuning
+
+_SMALL = 2**20
+"""Numbers that building any tuning may allocate beside its weights."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +54,8 @@ class FrozenTuning:
 
     @classmethod
     def _unpacked(cls, kind: str, config: dict[str, Any], packed: Packed, backbone: Backbone) -> FrozenTuning:
-        tuning = build_tuning(kind, backbone.shape, config, vit=backbone.vit)
+        with bounded_allocations(2 * packed.numbers() + _SMALL):  # it can be no larger than its file
+            tuning = build_tuning(kind, backbone.shape, config, vit=backbone.vit)
         shapes = {name: value.shape for name, value in tuning.state_dict().items()}
         tuning.load_state_dict(packed.unpacked(shapes))
         return cls.of(tuning, backbone, packed)

@@ -12,15 +12,26 @@ import numpy as np
 from ease.backbone import Backbone
 from ease.backbone.zoo import load_backbone
 from ease.errors import EaseError
+from ease.methods._allocations import bounded_allocations
 from ease.methods._base import Files, Learner
 from ease.methods._older_settings import current_settings
 from ease.methods._registry import find_method
+from ease.storage.files import damaged
 from ease.storage.manifest import BackboneEntry, ClassEntry, Manifest, ModelState
-from ease.storage.model_directory import ModelDirectory
+from ease.storage.model_directory import Generation, ModelDirectory
 from ease.streams import Stream
 from ease.streams.transforms import Transforms
 from ease.training.engine import Engine
 from ease.training.memory import Memory
+
+_NO_SENSE = (
+    *(KeyError, TypeError, ValueError, IndexError, AttributeError),
+    *(RuntimeError, OverflowError, ArithmeticError, MemoryError),
+)
+_ROOM = 2**28
+"""Numbers that restoring any model may allocate: a new strata of a ViT-L has 67 million."""
+
+_LARGEST = 2**53
 
 BACKBONE_FILE = "backbone.safetensors"
 """Where a model directory that was unpacked from an archive has its backbone."""
@@ -86,12 +97,34 @@ def class_fields(stream: Stream, tasks: int) -> list[ClassEntry]:
 
 
 def restore_learner(
-    directory: ModelDirectory, engine: Engine, memory: Memory | None = None, number: int | None = None
+    directory: ModelDirectory,
+    engine: Engine,
+    memory: Memory | None = None,
+    number: int | None = None,
+    *,
+    diverged: bool = False,
 ) -> tuple[Learner, Manifest]:
-    """The learner of a generation, the current one unless it is named, and its manifest."""
+    """Restore the learner of a generation, the current one unless it is named.
+
+    Neither the manifest nor the files are believed: both may be forged with right checksums.
+
+    Args:
+        directory: Where the model is.
+        engine: What the learner computes with; its backbone must be that of the model.
+        memory: Old images, for methods that keep them.
+        number: The generation.
+        diverged: Accept numbers that are not finite, as a training that diverged leaves them.
+
+    Returns:
+        The learner, and the manifest of the generation.
+    """
     generation = directory.load(number)
     manifest = generation.manifest
-    with making_sense(directory):
+    with making_sense(directory), bounded_allocations(_allowed(manifest)):
+        _check_task_sizes(manifest)
+        _check_numbers([manifest.settings, manifest.learner, manifest.calibration])
+        if not diverged:
+            _check_finite(directory, generation)
         expected, found = manifest.backbone, backbone_fields(engine.backbone)
         if expected.weights_hash != found.weights_hash:
             raise EaseError(
@@ -113,12 +146,44 @@ def restore_learner(
     return learner, manifest
 
 
+def _allowed(manifest: Manifest) -> int:
+    """How many numbers may be allocated to restore a model: a file has at least one byte for each."""
+    return _ROOM + 16 * manifest.bytes
+
+
+def _check_task_sizes(manifest: Manifest) -> None:
+    """Classes per task, by which the files are read, must be those of the list of classes."""
+    sizes = manifest.learner["task_sizes"]
+    if not isinstance(sizes, list) or not all(type(size) is int and size >= 0 for size in sizes):
+        raise ValueError("task_sizes is no list of counts")
+    if sum(sizes) != len(manifest.classes):
+        raise ValueError(f"its tasks have {sum(sizes)} classes, its list of classes {len(manifest.classes)}")
+
+
+def _check_numbers(value: Any) -> None:
+    """Whole numbers that no computation could hold are nothing that was ever saved."""
+    if isinstance(value, int) and abs(value) > _LARGEST:
+        raise ValueError("it has a number that is too large")
+    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        _check_numbers(inner)
+
+
+def _check_finite(directory: ModelDirectory, generation: Generation) -> None:
+    for name, tensors in generation.files.items():
+        for value in tensors.values():
+            if value.is_floating_point() and not bool(value.isfinite().all()):
+                raise damaged(
+                    directory.path / generation.manifest.files[name].path,
+                    "it has numbers that are not finite",
+                )
+
+
 @contextmanager
 def making_sense(directory: ModelDirectory) -> Iterator[None]:
     """A manifest's checksum says that it is whole, not that it makes sense: it may be another version's, or forged."""
     try:
         yield
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError, RuntimeError) as error:
+    except _NO_SENSE as error:
         reason = " ".join(str(error).split())[:120]
         raise EaseError(
             f"the model in {directory.path} does not make sense ({type(error).__name__}: {reason}): "

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import glob
 import hashlib
 import json
 import os
+import re
 import secrets
+import shutil
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -22,6 +25,11 @@ from torch import Tensor
 from ease.documents import check_depth
 from ease.errors import EaseError
 from ease.filesystem import explained, is_folder, read_bytes, shown, size_of
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
 
 JSON_LIMIT = 64 * 2**20
 JSON_DEPTH = 64
@@ -104,10 +112,13 @@ def replacing(path: Path | str, durable: bool = True) -> Iterator[BinaryIO]:
     """As `write_atomic`, for content that is written piece by piece inside the `with`."""
     path = Path(path)
     _check_replaceable(path)
+    if durable:
+        remove_abandoned(path)
     temporary = temporary_beside(path)
     try:
         with explained("write", path):
             with open(temporary, "xb") as file:
+                claim(file.fileno())
                 fault("before-write", path)
                 yield file
                 file.flush()
@@ -156,6 +167,43 @@ def temporary_beside(path: Path) -> Path:
     if not path.name:
         raise EaseError(f"cannot write '{path}': it is a folder, name a file")
     return path.with_name(f".{path.name}.tmp-{os.getpid()}-{secrets.token_hex(4)}")
+
+
+def claim(handle: int) -> None:
+    """Hold a temporary file or folder for as long as it is open, so that `remove_abandoned` leaves it alone."""
+    if fcntl is not None:
+        with contextlib.suppress(OSError):  # where nothing can be locked, nothing is removed either
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def remove_abandoned(path: Path) -> None:
+    """Remove the temporary files and folders of `path` that writers left beside it when they were killed.
+
+    One whose writer lives is left alone: it is a process of this machine, or one of another machine that holds a lock.
+    """
+    if fcntl is None:
+        return
+    for left in path.parent.glob(f".{glob.escape(path.name)}.tmp-*-*"):
+        writer = re.fullmatch(r".+\.tmp-([0-9]{1,10})-[0-9a-f]+", left.name, re.DOTALL)
+        if writer is None or _is_alive(int(writer[1])):
+            continue
+        with contextlib.suppress(OSError):
+            handle = os.open(left, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(left) if left.is_dir() else left.unlink()
+            finally:
+                os.close(handle)
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:  # somebody else's
+        return True
+    return True
 
 
 def remove(path: Path) -> None:

@@ -130,6 +130,8 @@ class ModelState(ManifestPart):
         kept_images: class id -> the file with its thumbnail.
         calibration: see `ease.app.calibration.Calibration`, which checks it itself; None if it is not calibrated.
         progress: only in models of runs.
+        clears_history: earlier generations must be removed, because they hold what was forgotten. A writer that finds
+            such a generation current does it, if the writer of that generation was killed before it could.
     """
 
     method: Text
@@ -145,6 +147,7 @@ class ModelState(ManifestPart):
     kept_images: dict[str, Text] = Field(default_factory=dict)
     calibration: dict[str, Any] | None = None
     progress: StageProgress | None = None
+    clears_history: bool = False
 
     @field_validator("classes")
     @classmethod

@@ -116,6 +116,15 @@ class ModelDirectory:
         }
         return Generation(manifest, tensors)
 
+    def next_class_id(self) -> int:
+        """The lowest class id that no generation on disk has given or skipped; damaged manifests do not count."""
+        found = [0]
+        for number in self.generations():
+            with contextlib.suppress(EaseError):
+                manifest = self.manifest(number)
+                found += [manifest.next_id or 0, *(1 + entry.id for entry in manifest.classes)]
+        return max(found)
+
     def read(self, entry: StoredFile) -> bytes:
         """The checked content of one file."""
         return durable.read_checked(self._inside(entry.path), entry)
@@ -173,6 +182,7 @@ class ModelDirectory:
             stored = {name: self._kept(name, current) for name in keep}
             if number:
                 self._mend_copy(number)
+            self._finish_clearing()
             number = max([number, *self.generations()]) + 1  # a number given up by a rollback stays taken
             self._sweep(files)
             recorded, _ = self._all_recorded()
@@ -191,6 +201,9 @@ class ModelDirectory:
             except BaseException:
                 self._abandon(written, raw)
                 raise
+            if state.clears_history:
+                self._clear(number)
+                return number
             with contextlib.suppress(EaseError):  # the generation is safe; the next one tries again
                 self._limit_history(number)
         return number
@@ -199,6 +212,8 @@ class ModelDirectory:
         """Make another generation the current one. No generation is removed, so this can be undone in the same way."""
         self.manifest(generation)  # a generation that does not exist is reported before the lock is asked for
         with self.writing():
+            with contextlib.suppress(EaseError):  # a lost manifest is what people go back for
+                self._finish_clearing()
             self.verify(generation)
             self._sweep(())
             self._point_at(durable.read_bytes(self._manifest_file(generation), durable.JSON_LIMIT))
@@ -208,13 +223,23 @@ class ModelDirectory:
         with self.writing():
             current = self.manifest().generation
             self._mend_copy(current)
-            for number in self.generations():
-                if number != current:
-                    durable.remove(self._manifest_file(number))
-            folders = self._sweep(()) | {self.path / "manifests"}
-            for folder in filter(Path.is_dir, folders):
-                with durable.explained("clear the history of", self.path):
-                    durable.sync_folder(folder)
+            self._clear(current)
+
+    def _clear(self, current: int) -> None:
+        for number in self.generations():
+            if number != current:
+                durable.remove(self._manifest_file(number))
+        folders = self._sweep(()) | {self.path / "manifests"}
+        for folder in filter(Path.is_dir, folders):
+            with durable.explained("clear the history of", self.path):
+                durable.sync_folder(folder)
+
+    def _finish_clearing(self) -> None:
+        """Remove what the current generation says must go, if its writer was killed before that was done."""
+        if self.exists:
+            manifest = self.manifest()
+            if manifest.clears_history and min(self.generations(), default=0) < manifest.generation:
+                self._clear(manifest.generation)
 
     def _limit_history(self, current: int) -> None:
         """Remove the oldest generations if files that only earlier generations use exceed the limit."""

@@ -56,6 +56,17 @@ class Packed:
             raise ValueError(f"storage {storage!r} with energy {energy!r} is unknown")
         return cls(tensors, storage, energy)
 
+    def numbers(self) -> int:
+        """How many numbers all tensors have when they are unpacked."""
+        count = 0
+        for name, value in self.tensors.items():
+            if name.endswith(LEFT):
+                right = self.tensors.get(name.removesuffix(LEFT) + RIGHT)
+                count += value.shape[0] * right.shape[-1] if right is not None and value.dim() == 2 else 0
+            elif not name.endswith((RIGHT, SCALE)):
+                count += value.numel()
+        return count
+
     def spec(self) -> dict[str, Any]:
         """For the manifest; empty for plain fp32."""
         storage = {} if self.storage == "fp32" else {"storage": self.storage}

@@ -440,7 +440,9 @@ def _changing(app: FastAPI, service: Service) -> None:
         """Forget a class. Earlier generations are removed as well, since they still contain it."""
         check_idle()
         name = _named(service.ready(), class_id)
-        return await asyncio.to_thread(service.model.change, lambda model: model.forget(name))
+        forgotten = await asyncio.to_thread(service.model.change, lambda model: model.forget(name))
+        await asyncio.to_thread(service.jobs.forget_others, service.ready().classifier.classes)
+        return forgotten
 
     @app.patch("/classes/{class_id}", response_model=answers.Renamed)
     async def rename(class_id: int, body: answers.Rename) -> dict[str, Any]:

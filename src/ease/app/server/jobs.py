@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
@@ -228,6 +228,22 @@ class Jobs:
         self.one(job_id)
         self._end(job_id, "cancelled", "the job was cancelled: the model is unchanged")
         return self.one(job_id)
+
+    def forget_others(self, known: Collection[str]) -> None:
+        """Remove the names of classes that do not exist from jobs that have ended: one of them was forgotten."""
+        with self._lock:
+            for job in self._jobs.values():
+                if job.state in ENDED and not set(job.classes) <= set(known):
+                    job.classes = [name for name in job.classes if name in known]
+                    job.message = job.state
+                    job.error = None if job.error is None else "a class of this job was forgotten since"
+                    if job.learned is not None:
+                        kept = {
+                            key: [n for n in job.learned[key] if n in known]
+                            for key in ("classes", "extended")
+                        }
+                        job.learned = {**job.learned, **kept, "notes": []}
+                    self._write(job)
 
     def stop(self) -> None:
         """End the running job because the server stops."""

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ease.app.classifier import Classifier, Prediction
-from ease.app.server.telemetry import Log, Metrics
+from ease.app.server.telemetry import Log, Metrics, return_memory
 from ease.errors import EaseError
 from ease.storage.manifest import Manifest
 from ease.storage.model_directory import ModelDirectory
@@ -237,6 +237,8 @@ class Model:
                 classes=len(self._served.classifier.classes),
                 before=before and before.generation,
             )
+            del before
+            return_memory()
             return True
 
     def _loaded(self, before: Served | None) -> Served:

@@ -22,7 +22,7 @@ def refusal(error: HTTPException) -> JSONResponse:
     return JSONResponse({"error": error.detail}, error.status_code, error.headers)
 
 
-_FULL = (errno.ENOSPC, errno.EDQUOT)
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _UNUSABLE = (
     errno.EIO,
     errno.EROFS,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import logging
 import os
@@ -11,7 +12,7 @@ import traceback
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime, timezone
 from typing import Any, TextIO
 
@@ -20,18 +21,28 @@ IMAGES = (1, 2, 4, 8, 16, 32, 64)
 
 
 class Log:
-    """Writes JSON lines, which never contain an image or a token."""
+    """Writes JSON lines, which never contain an image or a token.
+
+    A line that cannot be written, because the disk is full or the reader of a pipe is gone, is dropped: the server
+    goes on answering. The next line that can be written says how many were lost.
+    """
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream
-        self._lock = threading.Lock()
+        self._lock, self._lost = threading.Lock(), 0
 
     def event(self, kind: str, **fields: Any) -> None:
         """Write one line: the time, the kind of event, and its fields."""
         now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
-        line = json.dumps({"time": now, "event": kind, **fields}, default=str)
         with self._lock:
-            print(line, file=self._stream or sys.stderr, flush=True)
+            lost = {"lines_lost": self._lost} if self._lost else {}
+            line = json.dumps({"time": now, "event": kind, **fields, **lost}, default=str)
+            try:
+                print(line, file=self._stream or sys.stderr, flush=True)
+            except (OSError, ValueError):
+                self._lost += 1
+            else:
+                self._lost = 0
 
     def failure(self, what: str, error: BaseException) -> None:
         """Log an unexpected error with its traceback, which is never part of an answer."""
@@ -148,6 +159,16 @@ class Metrics:
 def _about(name: str, kind: str, text: str) -> Iterator[str]:
     yield f"# HELP {name} {text}"
     yield f"# TYPE {name} {kind}"
+
+
+def return_memory() -> None:
+    """Give freed memory back to the system, where the C library is glibc.
+
+    Each generation has matrices of some 10 MB, allocated by several threads. glibc keeps what they free for later,
+    which doubles the memory of a server that learns often.
+    """
+    with suppress(OSError, AttributeError, TypeError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def resident_bytes() -> int:

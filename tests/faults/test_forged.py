@@ -1,0 +1,171 @@
+"""Models and weights that were forged with right checksums: refused in one line, before they take any memory."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from campaign.faults import command
+from campaign.fuzz import sealed
+
+from ease import Classifier
+from ease.errors import EaseError
+from ease.storage import files as durable
+from tests.faults.specification import CREATE, digits
+
+IMAGES = digits()
+MEMORY = 700 * 2**20
+"""Bytes that a process may have in memory while it refuses a forged model; importing torch takes about half."""
+PEAK = """
+import resource, sys, torch
+from pathlib import Path
+from ease import Classifier
+from ease.errors import EaseError
+for path in sys.argv[1:]:
+    try:
+        Classifier.open(path).predict([Path(path).parent / "image.png"])
+        print("opened", path)
+    except EaseError as error:
+        print("refused", error)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+"""
+
+
+@pytest.fixture(scope="module")
+def strata(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("strata") / "model"
+    made = Classifier.create(path, **CREATE)  # type: ignore[arg-type]
+    made.learn({"one": IMAGES[:6], "two": IMAGES[6:12]})
+    return path
+
+
+@pytest.fixture(scope="module")
+def ease_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model of the paper's method with one adapter."""
+    path = tmp_path_factory.mktemp("ease") / "model"
+    settings = {"epochs": 1, "rank": 4, "adapt": "always"}
+    made = Classifier.create(path, method="ease", input_size=16, augment="gentle", settings=settings)
+    made.learn({"one": IMAGES[:6], "two": IMAGES[6:12]})
+    return path
+
+
+def forged(origin: Path, target: Path, change: Callable[[dict[str, Any]], Any]) -> Path:
+    """A copy whose manifest was changed and has a right checksum."""
+    shutil.copytree(origin, target)
+    manifest = json.loads((target / "manifest.json").read_text(encoding="utf-8"))
+    change(manifest)
+    (target / "manifest.json").write_bytes(sealed(manifest))
+    return target
+
+
+def with_tensors(origin: Path, target: Path, change: Callable[[str, dict[str, torch.Tensor]], Any]) -> Path:
+    """A copy whose tensors were changed; the manifest names the new checksums."""
+
+    def rewrite(manifest: dict[str, Any]) -> None:
+        for name, entry in manifest["files"].items():
+            tensors = durable.read_tensors(target / entry["path"])
+            change(name, tensors)
+            data = durable.encode_tensors(tensors, {"ease.model": name})
+            (target / entry["path"]).write_bytes(data)
+            entry.update(sha256=hashlib.sha256(data).hexdigest(), size=len(data))
+
+    return forged(origin, target, rewrite)
+
+
+def nan(name: str, tensors: dict[str, torch.Tensor]) -> None:
+    for value in tensors.values():
+        if value.is_floating_point():
+            value.view(-1)[0] = float("nan")
+
+
+def shorter(name: str, tensors: dict[str, torch.Tensor]) -> None:
+    for key, value in tensors.items():
+        tensors[key] = value[:-1].clone() if value.dim() else value
+
+
+def refused(path: Path) -> str:
+    with pytest.raises(EaseError) as caught:
+        Classifier.open(path).predict(IMAGES[:1])
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("which", ["strata", "ease_model"])
+@pytest.mark.parametrize(
+    ("change", "why"), [(nan, "numbers that are not finite"), (shorter, "does not make sense")]
+)
+def test_tensors_that_no_learner_saves_are_refused(
+    which: str, change: Any, why: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    assert why in refused(with_tensors(request.getfixturevalue(which), tmp_path / "model", change))
+
+
+def test_a_list_of_classes_that_is_not_that_of_the_tasks_is_refused(strata: Path, tmp_path: Path) -> None:
+    short = forged(strata, tmp_path / "short", lambda m: m["classes"].pop())
+    assert "its tasks have 2 classes, its list of classes 1" in refused(short)
+
+
+@pytest.mark.parametrize("value", [[], "x", 10**400, None, {}])
+def test_settings_that_are_none_are_refused(strata: Path, tmp_path: Path, value: Any) -> None:
+    def change(manifest: dict[str, Any]) -> None:
+        manifest["settings"]["scale"] = value
+
+    assert "does not make sense" in refused(forged(strata, tmp_path / "model", change))
+
+
+def test_sizes_that_no_file_accounts_for_take_no_memory(
+    strata: Path, ease_model: Path, tmp_path: Path
+) -> None:
+    from PIL import Image
+
+    def subspace(manifest: dict[str, Any]) -> None:
+        text = json.dumps(manifest["learner"]).replace('"rank": 4', '"rank": 10000000')
+        assert "10000000" in text
+        manifest["learner"] = json.loads(text)
+
+    def both(manifest: dict[str, Any]) -> None:
+        subspace(manifest)
+        manifest["settings"]["rank"] = 10_000_000
+
+    paths = [
+        forged(ease_model, tmp_path / "rank", subspace),
+        forged(ease_model, tmp_path / "ranks", both),
+        forged(strata, tmp_path / "size", lambda m: m["backbone"].update(input_size=32_000)),
+        forged(strata, tmp_path / "sizes", lambda m: m["learner"].update(task_sizes=[10**12])),
+        forged(strata, tmp_path / "wide", lambda m: m.update(method="ranpac", settings={"dim": 10**9})),
+    ]
+    Image.fromarray(IMAGES[0]).save(tmp_path / "image.png")
+    done = subprocess.run(
+        [sys.executable, "-c", PEAK, *map(str, paths)], capture_output=True, text=True, check=True
+    )
+    *lines, peak = done.stdout.splitlines()
+    assert [line.split()[0] for line in lines] == ["refused"] * len(paths), done.stdout
+    assert int(peak) < MEMORY, done.stdout
+
+
+def test_weights_that_unpack_to_zeros_are_refused(strata: Path, tmp_path: Path) -> None:
+    path = tmp_path / "weights.npz"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+        archive.writestr("a.npy", bytes(64 * 2**20))
+    outcome = command(["predict", str(tmp_path), "--model", str(strata), "--weights", str(path)])
+    assert outcome.code == 2
+    durable.write_atomic(tmp_path / "note.txt", b"")
+    with pytest.raises(EaseError, match="unpacks to 67108864 bytes"):
+        Classifier.open(strata, path)
+
+
+def test_a_model_that_says_nothing_wrong_opens(strata: Path, ease_model: Path, tmp_path: Path) -> None:
+    for number, origin in enumerate((strata, ease_model)):
+        assert Classifier.open(forged(origin, tmp_path / str(number), lambda m: None)).classes == [
+            "one",
+            "two",
+        ]
