@@ -164,7 +164,7 @@ class TestBackbones:
 
 def test_the_commands(run: Path, archive: Path, tmp_path: Path) -> None:
     packed = ease("pack", run, "--out", tmp_path / "m.ease")
-    assert packed.stdout == f"{tmp_path / 'm.ease'}: 5.3 MB, generation 1, 5 files\n"
+    assert packed.stdout == f"{tmp_path / 'm.ease'}: 5.5 MB, generation 1, 5 files\n"
     assert (tmp_path / "m.ease").read_bytes() == archive.read_bytes()
     done = ease("unpack", archive, tmp_path / "model", "--json")
     assert json.loads(done.stdout)["path"] == str(tmp_path / "model")
