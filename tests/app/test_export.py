@@ -231,7 +231,7 @@ def test_the_command_says_in_one_line_what_it_did(monkeypatch: pytest.MonkeyPatc
     done = Exported(out, 3 * 2**20, 2e-7, 18, 10, ("logits", "probabilities"))
     monkeypatch.setattr(export, "export_onnx", lambda *_, **__: done)
     result = ease("export", tmp_path, "--onnx", out)
-    said = "3.0 MB, 10 classes, opset 18, outputs logits, probabilities, largest difference 2.0e-07"
+    said = "3.1 MB, 10 classes, opset 18, outputs logits, probabilities, largest difference 2.0e-07"
     assert result.stdout == f"{out}: {said}\n"
 
 

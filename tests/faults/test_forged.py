@@ -26,17 +26,18 @@ IMAGES = digits()
 MEMORY = 700 * 2**20
 """Bytes that a process may have in memory while it refuses a forged model; importing torch takes about half."""
 PEAK = """
-import resource, sys, torch
+import sys
 from pathlib import Path
 from ease import Classifier
 from ease.errors import EaseError
+from ease.experiments.run import peak_memory
 for path in sys.argv[1:]:
     try:
         Classifier.open(path).predict([Path(path).parent / "image.png"])
         print("opened", path)
     except EaseError as error:
         print("refused", error)
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+print(peak_memory())
 """
 
 
@@ -141,7 +142,9 @@ def test_sizes_that_no_file_accounts_for_take_no_memory(
         forged(ease_model, tmp_path / "ranks", both),
         forged(strata, tmp_path / "size", lambda m: m["backbone"].update(input_size=32_000)),
         forged(strata, tmp_path / "sizes", lambda m: m["learner"].update(task_sizes=[10**12])),
-        forged(strata, tmp_path / "wide", lambda m: m.update(method="ranpac", settings={"dim": 10**9})),
+        forged(
+            strata, tmp_path / "wide", lambda m: m.update(method="ranpac", settings={"projection": 10**9})
+        ),
     ]
     Image.fromarray(IMAGES[0]).save(tmp_path / "image.png")
     done = subprocess.run(

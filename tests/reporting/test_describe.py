@@ -48,7 +48,7 @@ def test_strata_takes_one_pass_and_says_what_its_bytes_are(plain: Path) -> None:
     told = ease("info", plain).stdout.splitlines()
     assert told[0] == "strata on ease-vit, generation 2, 10 classes"
     assert told[-2].endswith("1 pass per image")
-    assert "within-class covariance 4.50 MB" in told[-2]
+    assert "within-class covariance 4.72 MB" in told[-2]
     assert told[-1] == "backbone not adapted"
 
 
