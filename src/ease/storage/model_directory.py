@@ -65,7 +65,7 @@ class ModelDirectory:
         self.path, self.history_limit = Path(path), history_limit
         self.manifest_path = self.path / "manifest.json"
         self._lock = WriterLock(self.path)
-        self._recorded: dict[Path, tuple[tuple[int, int, int], dict[str, StoredFile]]] = {}
+        self._manifests: dict[Path, tuple[tuple[int, int, int], Manifest]] = {}
 
     # --- reading ----------------------------------------------------------------------------------
 
@@ -119,10 +119,8 @@ class ModelDirectory:
     def next_class_id(self) -> int:
         """The lowest class id that no generation on disk has given or skipped; damaged manifests do not count."""
         found = [0]
-        for number in self.generations():
-            with contextlib.suppress(EaseError):
-                manifest = self.manifest(number)
-                found += [manifest.next_id or 0, *(1 + entry.id for entry in manifest.classes)]
+        for manifest in self._all_manifests()[0].values():
+            found += [manifest.next_id or 0, *(1 + entry.id for entry in manifest.classes)]
         return max(found)
 
     def read(self, entry: StoredFile) -> bytes:
@@ -185,7 +183,7 @@ class ModelDirectory:
             self._finish_clearing()
             number = max([number, *self.generations()]) + 1  # a number given up by a rollback stays taken
             self._sweep(files)
-            recorded, _ = self._all_recorded()
+            recorded = [manifest.files for manifest in self._all_manifests()[0].values()]
             written: list[Path] = []
             raw = b""
             try:
@@ -243,17 +241,18 @@ class ModelDirectory:
 
     def _limit_history(self, current: int) -> None:
         """Remove the oldest generations if files that only earlier generations use exceed the limit."""
-        if not self._all_recorded()[1]:  # a manifest that cannot be read may need any file
+        manifests, complete = self._all_manifests()
+        if not complete:  # a manifest that cannot be read may need any file
             return
-        stored = {path: files for path, (_, files) in self._recorded.items() if path != self.manifest_path}
-        counted = {entry.path for entry in stored.pop(self._manifest_file(current)).values()}
+        manifests.pop(self.manifest_path)
+        counted = {entry.path for entry in manifests.pop(self._manifest_file(current)).files.values()}
         taken = 0
-        for position, files in enumerate(stored.values()):  # the newest first
-            own = {entry.path: entry.size for entry in files.values() if entry.path not in counted}
+        for position, manifest in enumerate(manifests.values()):  # the newest first
+            own = {entry.path: entry.size for entry in manifest.files.values() if entry.path not in counted}
             counted |= own.keys()
             taken += sum(own.values())
             if taken > self.history_limit and position > 0:
-                for old in reversed(list(stored)[position:]):
+                for old in reversed(list(manifests)[position:]):
                     durable.remove(old)
                 self._sweep(())
                 return
@@ -347,25 +346,27 @@ class ModelDirectory:
         entry = durable.entry_of(data)
         return StoredFile(entry.sha256, entry.size, relative)
 
-    def _all_recorded(self) -> tuple[list[dict[str, StoredFile]], bool]:
-        """What each manifest on disk records, newest first, and whether all of them could be read."""
+    def _all_manifests(self) -> tuple[dict[Path, Manifest], bool]:
+        """All manifests that can be read, by file, the newest first, and whether that is every one of them.
+
+        A file is decoded again only if it has changed.
+        """
         paths = [self._manifest_file(number) for number in reversed(self.generations())]
         paths += [self.manifest_path] if self.exists else []
-        seen: dict[Path, tuple[tuple[int, int, int], dict[str, StoredFile]]] = {}
+        seen: dict[Path, tuple[tuple[int, int, int], Manifest]] = {}
         for path in paths:
             with durable.explained("read", path):
                 facts = path.stat()
             version = (facts.st_ino, facts.st_mtime_ns, facts.st_size)
-            cached = self._recorded.get(path)
+            cached = self._manifests.get(path)
             if cached is None or cached[0] != version:
                 try:
-                    raw = durable.read_bytes(path, durable.JSON_LIMIT)
-                    cached = (version, decode_manifest(raw, path).files)
+                    cached = (version, decode_manifest(durable.read_bytes(path, durable.JSON_LIMIT), path))
                 except EaseError:  # an old one that is damaged must not keep the model from growing
                     continue
             seen[path] = cached
-        self._recorded = seen
-        return [stored for _, stored in seen.values()], len(seen) == len(paths)
+        self._manifests = seen
+        return {path: manifest for path, (_, manifest) in seen.items()}, len(seen) == len(paths)
 
     def _is_left_behind(self, path: Path) -> bool:
         """Whether a path in a directory without any generation was certainly left by a killed writer."""
@@ -382,9 +383,9 @@ class ModelDirectory:
         """
         left = durable.sweep(self.path, self.manifest_path.name)
         left += durable.sweep(self.path / "manifests")
-        recorded, complete = self._all_recorded()
-        needed = {entry.path for stored in recorded for entry in stored.values()}
-        names = {name for stored in recorded for name in stored} | needed | set(coming)
+        manifests, complete = self._all_manifests()
+        needed = {entry.path for manifest in manifests.values() for entry in manifest.files.values()}
+        names = {name for manifest in manifests.values() for name in manifest.files} | needed | set(coming)
         kinds = {name.split("/")[0] for name in names} | set(KINDS)
         for kind in sorted(kinds):
             folder = self.path / kind
