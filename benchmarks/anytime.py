@@ -22,9 +22,11 @@ import torch
 from matplotlib.figure import Figure
 
 from ease.config import RunConfig, resolve, validated
+from ease.experiments.inputs import make_tasks
 from ease.experiments.metrics import score_stage
 from ease.experiments.predictor import Predictor
-from ease.experiments.run import Folder, make_tasks, resume_run, start_run
+from ease.experiments.run import resume_run, start_run
+from ease.experiments.run_folder import RunFolder
 from ease.methods import open_model, restore_learner
 from ease.methods.ease import Ease
 from ease.progress import Bars
@@ -59,7 +61,7 @@ def options() -> argparse.Namespace:
 
 def learned(args: argparse.Namespace) -> dict[str, Any]:
     """The record of the run whose models are scored."""
-    if Folder(args.run).config.exists():
+    if RunFolder(args.run).config.exists():
         return resume_run(args.run, Bars()).as_json()
     names = ("dataset", "protocol", "backbone", "weights", "data_root", "input_size", "limit_per_class")
     given = {name: getattr(args, name) for name in (*names, "limit_test", "seed")}
@@ -69,9 +71,9 @@ def learned(args: argparse.Namespace) -> dict[str, Any]:
 
 def accuracies(args: argparse.Namespace) -> tuple[dict[int, list[float]], Ease, ImageSet]:
     """Accuracy of every stage by budget; the last stage's learner and its test images."""
-    config = validated(RunConfig, read_json(Folder(args.run).config)["config"], str(args.run))
+    config = validated(RunConfig, read_json(RunFolder(args.run).config)["config"], str(args.run))
     stream, _ = make_tasks(config)
-    directory = ModelDirectory(Folder(args.run).model)
+    directory = ModelDirectory(RunFolder(args.run).model)
     learner, _ = open_model(directory.path, config.weights)
     store, found = FeatureStore(), {}
     for stage in range(1, len(stream) + 1):

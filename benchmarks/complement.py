@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ease.backbone.zoo import load_backbone
 from ease.config import resolve
-from ease.experiments.run import make_tasks
+from ease.experiments.inputs import make_tasks
 from ease.heads import class_means
 from ease.heads.complement import Synthesis, complete, linear_map, nearest_images, semantic, transported
 from ease.methods.ease import Ease

@@ -26,9 +26,11 @@ import numpy as np
 
 from ease.app.compact import Compaction, Size, compacted, size_of
 from ease.config import RunConfig, resolve, validated
+from ease.experiments.inputs import make_tasks
 from ease.experiments.metrics import score_stage
 from ease.experiments.predictor import Predictor
-from ease.experiments.run import Folder, make_tasks, start_run
+from ease.experiments.run import start_run
+from ease.experiments.run_folder import RunFolder
 from ease.heads.prototypes import PTM
 from ease.methods import Compactable, Learner, open_model
 from ease.methods.ease import Ease
@@ -81,10 +83,10 @@ def newest(learner: Ease, most: int) -> Ease:
 
 def measure(run: Path, store: FeatureStore, limit_test: int | None) -> dict[str, Size]:
     """What each way makes of a run's last model."""
-    config = validated(RunConfig, read_json(Folder(run).config)["config"], str(run))
+    config = validated(RunConfig, read_json(RunFolder(run).config)["config"], str(run))
     config = config.model_copy(update={"limit_test": limit_test or config.limit_test})
     stream, _ = make_tasks(config)
-    learner, _ = open_model(Folder(run).model, config.weights, batch_size=config.eval_batch_size)
+    learner, _ = open_model(RunFolder(run).model, config.weights, batch_size=config.eval_batch_size)
     if not isinstance(learner, Compactable):
         raise SystemExit(
             f"{run} is a run of {learner.name}, which cannot be compacted: give one of ease or strata"

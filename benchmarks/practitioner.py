@@ -37,7 +37,7 @@ from benchmarks.speed import chosen
 from ease.backbone import Layers, Reading
 from ease.backbone.zoo import load_backbone
 from ease.errors import EaseError
-from ease.experiments.run import versions
+from ease.experiments.environment import versions
 from ease.storage.files import make_folder, write_atomic
 from ease.streams.intake import as_image_set, find_images
 from ease.streams.transforms import Transforms

@@ -27,7 +27,7 @@ from benchmarks.cases import BATCH, CASES, Case, World, quick
 from benchmarks.rows import QUICK, Grid, measure
 from benchmarks.table import PARTS, Row, merged, read_rows, show, write
 from ease.errors import EaseError, unknown
-from ease.experiments.run import versions
+from ease.experiments.environment import versions
 from ease.progress import Bars, Progress, Quiet
 
 

@@ -15,8 +15,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from ease.errors import EaseError
+from ease.experiments.environment import peak_memory, versions
 from ease.experiments.record import FORMAT, RunRecord
-from ease.experiments.run import peak_memory, versions
 from ease.reporting.compare import compare
 from ease.reporting.report import render_report
 from ease.reporting.series import group
@@ -232,7 +232,7 @@ def test_peak_memory_is_that_of_this_process_alone() -> None:
     before, found, after = high_water(), peak_memory(), high_water()
     assert before <= found <= after
     # A process that holds much starts another one: ru_maxrss of the second would begin at what the first holds.
-    child = "from ease.experiments.run import peak_memory; print(peak_memory())"
+    child = "from ease.experiments.environment import peak_memory; print(peak_memory())"
     parent = (
         "import subprocess, sys\n"
         "held = b'x' * (1 << 30)\n"

@@ -30,7 +30,7 @@ import sys
 from pathlib import Path
 from ease import Classifier
 from ease.errors import EaseError
-from ease.experiments.run import peak_memory
+from ease.experiments.environment import peak_memory
 for path in sys.argv[1:]:
     try:
         Classifier.open(path).predict([Path(path).parent / "image.png"])

@@ -17,8 +17,10 @@ import torch
 
 from ease.config import RunConfig, validated
 from ease.errors import EaseError
+from ease.experiments.inputs import data_digests
 from ease.experiments.record import RunInputs, RunRecord
-from ease.experiments.run import Folder, RunStart, SharedFolder, data_digests, resume_run, start_run
+from ease.experiments.run import resume_run, start_run
+from ease.experiments.run_folder import RunFolder, RunStart, SharedFolder
 from ease.filesystem import content_digest, exists
 from ease.methods import SharesTrainings, find_method
 from ease.progress import Progress, Quiet
@@ -98,7 +100,7 @@ class Grid:
 
     def record(self, cell: Cell) -> RunRecord | None:
         """The record of a cell, None if it is not finished. One of another experiment is an error."""
-        path = Folder(self.path(cell)).record
+        path = RunFolder(self.path(cell)).record
         if not exists(path):
             return None
         record = RunRecord.read(path)
@@ -178,7 +180,7 @@ class Grid:
         return [(cell, self._attempt(cell)) for cell in cells]
 
     def _attempt(self, cell: Cell, progress: Progress | None = None) -> EaseError | None:
-        folder = Folder(self.path(cell))
+        folder = RunFolder(self.path(cell))
         shared = None if cell.shares is None else SharedFolder(self.folder / "shared", not cell.timed)
         try:
             if exists(folder.config):

@@ -121,7 +121,7 @@ class RunRecord(RecordPart):
         per_task: accuracy on each task seen [stage][task]; None for a task without test images.
         passes_repeated: passes made again because stored features were lost.
         passes_reused: training passes taken over from another run.
-        peak_memory: bytes; see `ease.experiments.run.peak_memory`.
+        peak_memory: bytes; see `ease.experiments.environment.peak_memory`.
         test_images: number of test images of each stage.
         classes: names in the order of the stream.
         versions: versions of the libraries, and the number of threads.

@@ -2,47 +2,34 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
-import platform
 import shutil
-import sys
-from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
-from functools import lru_cache
-from importlib.metadata import version
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TypeVar
 
 import numpy as np
-import torch
-from pydantic import ConfigDict, ValidationError
 from torch import Tensor
 
-import ease
 from ease.backbone.zoo import load_backbone
 from ease.config import RecordedConfig, RunConfig
-from ease.documents import Count, Document, Text, cannot_be_shown, fault_of
 from ease.errors import EaseError
-from ease.experiments.metrics import StageScore, score_stage, summary
+from ease.experiments.environment import make_fabric, peak_memory, versions
+from ease.experiments.inputs import images_digest, make_tasks
+from ease.experiments.metrics import score_stage, summary
 from ease.experiments.predictor import Predictor
 from ease.experiments.record import (
-    RECORD,
-    STARTED,
     ForwardPasses,
-    LossPair,
     ParameterCounts,
     RunInputs,
     RunRecord,
     RunSeconds,
 )
-from ease.filesystem import content_digest, entries, exists, is_file, shown, what_is
+from ease.experiments.run_folder import RunFolder, RunStart, SharedFolder, StageResult
+from ease.filesystem import content_digest, exists, shown
 from ease.methods import (
-    Costs,
     Learner,
     class_fields,
-    current_settings,
     find_method,
     restore_learner,
     save_model,
@@ -52,9 +39,7 @@ from ease.reporting.report import write_report
 from ease.storage import files as durable
 from ease.storage.manifest import StageProgress
 from ease.storage.model_directory import ModelDirectory
-from ease.streams import Dataset, ImageSet, Stream, Task
-from ease.streams.datasets import load_dataset
-from ease.streams.protocol import make_stream, order_from_file
+from ease.streams import Task
 from ease.streams.transforms import Transforms
 from ease.training.engine import Engine
 from ease.training.features import FeatureStore
@@ -63,211 +48,6 @@ from ease.training.loading import Loader
 from ease.training.memory import Memory
 from ease.training.trainings import Trainings
 from ease.training.usage import PHASES, Ledger
-
-_LIBRARIES = (
-    *("torch", "torchvision", "timm", "lightning-fabric", "numpy", "safetensors"),
-    # They draw and decode images: glyphs have changed with them.
-    *("matplotlib", "pillow"),
-)
-
-
-class RunStart(Document):
-    """What `run.json` says: how a run was started. An interrupted run is continued from it.
-
-    Attributes:
-        config: the resolved configuration.
-        notes: what a reader of the results should know.
-        inputs: content hashes of data and weights; None in runs that an earlier version has started.
-    """
-
-    config: RunConfig
-    notes: list[Text]
-    inputs: RunInputs | None = None
-
-    @classmethod
-    def read(cls, path: Path) -> RunStart:
-        """The start of the run in a file. Settings that only an earlier version had become notes."""
-        started = _read(cls, path)
-        stored = durable.read_json(path)["config"].get("settings") or {}
-        dropped = current_settings(started.config.method, stored)[1]
-        notes = [*started.notes, *(note for note in dropped if note not in started.notes)]
-        return started.model_copy(update={"notes": notes})
-
-
-class StageResult(Document):
-    """What one stage of an unfinished run has found, and what it has cost.
-
-    Attributes:
-        stage: its number, from 1.
-        score: accuracies on the test images of all classes seen.
-        passes: forward passes by phase.
-        repeated: passes of the evaluation that had been made before.
-        reused: training passes taken over from another run.
-        seconds: by phase.
-        waited: seconds in which the model waited for images.
-        losses: mean loss of the first and the last epoch of each training.
-        notes: what a reader of the results should know.
-        needed: passes that the evaluation rests on, by task and subspace.
-        costs: parameters trained in each task so far, and kept beside the backbone.
-    """
-
-    model_config = ConfigDict(strict=False)  # dataclasses come from JSON objects
-
-    stage: Count
-    score: StageScore
-    passes: dict[str, Count]
-    repeated: Count
-    reused: Count
-    seconds: dict[str, float]
-    waited: float
-    losses: list[LossPair]
-    notes: list[Text]
-    needed: dict[str, Count]
-    costs: Costs
-
-    @classmethod
-    def read(cls, path: Path) -> StageResult:
-        """The result in a file."""
-        return _read(cls, path)
-
-
-AnyDocument = TypeVar("AnyDocument", bound=Document)
-
-
-def _read(model: type[AnyDocument], path: Path) -> AnyDocument:
-    value = durable.read_json(path)
-    try:
-        return model.model_validate(value)
-    except ValidationError as error:
-        where, message = fault_of(error)
-        raise EaseError(
-            f"{shown(path)} is damaged ({where}: {message}): start again in a new folder"
-        ) from None
-
-
-@dataclass(frozen=True)
-class Folder:
-    """Where the parts of a run lie."""
-
-    path: Path
-
-    @property
-    def config(self) -> Path:
-        return self.path / STARTED
-
-    @property
-    def model(self) -> Path:
-        return self.path / "model"
-
-    @property
-    def checkpoints(self) -> Path:
-        return self.path / "checkpoints"
-
-    @property
-    def features(self) -> Path:
-        return self.path / "features"
-
-    @property
-    def record(self) -> Path:
-        return self.path / RECORD
-
-    @property
-    def predictions(self) -> Path:
-        return self.path / "predictions.npz"
-
-    @property
-    def report(self) -> Path:
-        return self.path / "report.html"
-
-    def stage(self, number: int) -> Path:
-        return self.path / "stages" / f"{number:04d}.json"
-
-    def logits(self, number: int) -> Path:
-        return self.path / "stages" / f"{number:04d}.npz"
-
-    def check_free(self) -> None:
-        """Refuse to start where something lies; what a start that was killed at once has left does not count."""
-        what = what_is(self.path)
-        if what == "missing":
-            return
-        mine = {".lock", self.model.name}
-        found = entries(self.path) if what == "folder" else [self.path]
-        if any(p.name not in mine and not p.name.startswith(".run.json.tmp-") for p in found):
-            hint = "continue it with --resume" if is_file(self.config) else "choose another folder"
-            raise EaseError(f"{self.path} is not empty: {hint}")
-        if ModelDirectory(self.model).exists:
-            raise EaseError(f"{self.path} holds a model: choose another folder")
-
-    def tidy(self) -> None:
-        """Remove what only an unfinished run needs, and what a crash left."""
-        for part in (self.checkpoints, self.features, self.path / "stages"):
-            shutil.rmtree(part, ignore_errors=True)
-        durable.sweep(self.path)
-
-
-@dataclass(frozen=True)
-class SharedFolder:
-    """A folder that several runs share: trainings found there are taken over, new ones are put there.
-
-    Attributes:
-        path: the folder.
-        features: share test features as well. Their seconds are then those of the run that computed them.
-    """
-
-    path: Path
-    features: bool = True
-
-
-def make_fabric(config: RunConfig) -> Any:
-    """A launched Fabric for the devices asked for."""
-    from lightning_fabric import Fabric
-
-    try:
-        fabric = Fabric(
-            accelerator=config.accelerator,
-            devices=config.devices,
-            strategy="ddp" if config.devices > 1 else "auto",
-            precision=config.precision,
-        )
-        fabric.launch()
-    except (RuntimeError, ValueError) as error:
-        raise EaseError(f"cannot use {config.devices} x {config.accelerator}: {error}") from error
-    return fabric
-
-
-def load_data(config: RunConfig) -> Dataset:
-    """The dataset that a configuration asks for, with its limits applied."""
-    root = None if config.data_root is None else Path(config.data_root)
-    data = load_dataset(
-        config.dataset, root, config.limit_per_class, config.unreadable, download=config.download
-    )
-    for name in data.class_names:
-        if not name.strip() or cannot_be_shown(name):
-            raise EaseError(
-                f"class name {name[:60]!a} of '{config.dataset}' has characters that cannot be shown: rename it"
-            )
-    if config.limit_classes is not None:
-        data = data.first_classes(config.limit_classes)
-    if config.limit_test is not None:
-        note = f"limited to {config.limit_test} test images per class"
-        data = replace(data, test=data.test.limit(config.limit_test), notes=(*data.notes, note))
-    return data
-
-
-def make_tasks(config: RunConfig) -> tuple[Stream, list[str]]:
-    """The stream that a configuration asks for, and notes for readers of its results."""
-    data = load_data(config)
-    order = None
-    if config.class_order is not None:
-        order = order_from_file(Path(config.class_order), data.class_names)
-    stream = make_stream(data, config.protocol, config.seed, order)
-    for task in stream.tasks:
-        if not len(task.test):
-            names = ", ".join(task.names)
-            raise EaseError(
-                f"task {task.index + 1} of '{config.dataset}' ({names}) has no test image: add some"
-            )
-    return stream, list(data.notes)
 
 
 def start_run(
@@ -287,7 +67,7 @@ def start_run(
         progress: where to show it.
         shared: what it may take over from other runs; nothing when None.
     """
-    folder = Folder(out)
+    folder = RunFolder(out)
     folder.check_free()
     return _Run(config, folder, notes, progress or Quiet(), fresh=True, shared=shared).finish()
 
@@ -307,7 +87,7 @@ def resume_run(
         shared: see `start_run`.
         moved: a configuration that says where the same inputs lie now; where they were if None.
     """
-    folder = Folder(out)
+    folder = RunFolder(out)
     if not exists(folder.config):
         raise EaseError(f"{shown(out)} holds no run to resume: it has no run.json")
     if exists(folder.record):
@@ -336,7 +116,7 @@ class _Run:
     def __init__(
         self,
         config: RunConfig,
-        folder: Folder,
+        folder: RunFolder,
         notes: list[str],
         progress: Progress,
         fresh: bool,
@@ -558,47 +338,6 @@ class _Run:
         durable.write_atomic(self.folder.predictions, buffer.getvalue())
 
 
-def data_digests(config: RunConfig) -> tuple[str, str]:
-    """Content hashes of the training and test images that a run of this configuration reads.
-
-    They are those of `RunInputs`. The images of a folder are read once and their hashes are remembered.
-    """
-    keys = (
-        "dataset",
-        "data_root",
-        "limit_per_class",
-        "limit_test",
-        "limit_classes",
-        "unreadable",
-        "download",
-    )
-    return _data_digests(tuple((key, getattr(config, key)) for key in keys))
-
-
-@lru_cache(maxsize=8)
-def _data_digests(values: tuple[tuple[str, Any], ...]) -> tuple[str, str]:
-    data = load_data(RunConfig(**dict(values)))
-    return images_digest(data.class_names, [data.train]), images_digest(data.class_names, [data.test])
-
-
-def images_digest(class_names: Sequence[str], parts: Iterable[ImageSet]) -> str:
-    """A content hash of labelled images.
-
-    Args:
-        class_names: the name of each label.
-        parts: the images. Their order does not matter, and neither does the order of the classes.
-
-    Returns:
-        128 bits in hex.
-    """
-    lines = sorted(
-        f"{class_names[label]}\0{part.digest(position)}"
-        for part in parts
-        for position, label in enumerate(part.labels.tolist())
-    )
-    return hashlib.blake2b("\n".join(lines).encode(), digest_size=16).hexdigest()
-
-
 def _divergences(stages: list[StageResult]) -> list[str]:
     """A training that ended worse than it began spoils a stage; a reader of the figures should know."""
     return [
@@ -608,36 +347,3 @@ def _divergences(stages: list[StageResult]) -> list[str]:
         for first, last in stage.losses
         if last > first
     ]
-
-
-def peak_memory() -> int:
-    """The most bytes of memory that this process has held: on a GPU where one is in use, else in main memory.
-
-    On Linux this is the kernel's `VmHWM`, which counts this process alone. `ru_maxrss`, which is read elsewhere,
-    begins at what the process held that started this one.
-    """
-    if torch.cuda.is_available() and torch.cuda.max_memory_allocated():
-        return torch.cuda.max_memory_allocated()
-    try:
-        for line in Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) * 1024
-    except OSError:
-        pass
-    try:
-        import resource
-    except ImportError:  # not on Windows
-        return 0
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return int(peak if sys.platform == "darwin" else peak * 1024)
-
-
-def versions() -> dict[str, str]:
-    """Versions of Python, of this package and of the libraries that decide its results, and the number of threads."""
-    found = {name: version(name) for name in _LIBRARIES}
-    return {
-        "ease": ease.__version__,
-        "python": platform.python_version(),
-        **found,
-        "threads": str(torch.get_num_threads()),
-    }

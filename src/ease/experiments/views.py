@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 from ease.config import RunConfig
 from ease.errors import EaseError
-from ease.experiments.run import make_tasks
+from ease.experiments.inputs import make_tasks
 from ease.methods import PrototypesPerSubspace, open_model
 from ease.reporting.figures import SubspaceView
 from ease.training.memory import joined
