@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ease.api import create_method, list_datasets, list_methods, load_stream, run
-    from ease.app.classifier import Classifier, Forgotten, Learned
+    from ease.app.changes import Forgotten, Learned
+    from ease.app.classifier import Classifier
     from ease.app.estimator import EaseClassifier
     from ease.app.prediction import Prediction
     from ease.backbone.zoo import load_backbone
@@ -36,8 +37,8 @@ __version__ = "0.2.0"
 _MODULES = {
     "Classifier": "ease.app.classifier",
     "EaseClassifier": "ease.app.estimator",
-    "Forgotten": "ease.app.classifier",
-    "Learned": "ease.app.classifier",
+    "Forgotten": "ease.app.changes",
+    "Learned": "ease.app.changes",
     "Prediction": "ease.app.prediction",
     "Predictor": "ease.experiments.predictor",
     "create_method": "ease.api",

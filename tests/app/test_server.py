@@ -788,7 +788,7 @@ def test_only_files_of_the_page_are_served(
     (tmp_path / "package" / "page").mkdir(parents=True)
     for name in ("index.html", "app.js", "notes.py"):
         (tmp_path / "package" / "page" / name).write_text(name)
-    monkeypatch.setattr("ease.app.server.api.files", lambda package: tmp_path / "package")
+    monkeypatch.setattr("ease.app.server.routes.pages.files", lambda package: tmp_path / "package")
     with serving(model) as world:
         assert world.client.get("/").text == "index.html"
         answer = world.client.get("/assets/app.js")

@@ -18,9 +18,9 @@ import numpy as np
 import pytest
 from PIL import Image, ImageFile
 
-from ease.app.server import api
 from ease.app.server.api import make_app
 from ease.app.server.limits import Limits
+from ease.app.server.routes import learning, predicting
 from ease.streams.intake import TooLargeError
 from ease.streams.intake.sources.archive import CHUNK, unpack_images
 from tests.app.serving import GOOD, ROOM, World, png, sentence, serving, state_of, zipped
@@ -146,7 +146,7 @@ def test_no_further_image_is_decoded_and_the_model_not_asked_once_the_client_has
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun, go_on, decoded = threading.Event(), threading.Event(), []
-    decode = api.decode
+    decode = predicting.decode
 
     def slowly(content: bytes, name: str, *rest: Any) -> Any:
         decoded.append(name)
@@ -154,7 +154,7 @@ def test_no_further_image_is_decoded_and_the_model_not_asked_once_the_client_has
         assert go_on.wait(10)
         return decode(content, name, *rest)
 
-    monkeypatch.setattr(api, "decode", slowly)
+    monkeypatch.setattr(predicting, "decode", slowly)
     with serving(model) as world:
         asked: list[Any] = []
         monkeypatch.setattr(world.service.model, "submit", lambda *given: asked.append(given))
@@ -178,7 +178,7 @@ def test_images_to_learn_from_are_not_checked_once_the_client_has_left(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun, checked = threading.Event(), []
-    check = api.check_upload
+    check = learning.check_upload
 
     def slowly(path: Path, name: str, *rest: Any, **named: Any) -> None:
         checked.append(name)
@@ -186,7 +186,7 @@ def test_images_to_learn_from_are_not_checked_once_the_client_has_left(
         threading.Event().wait(0.1)
         check(path, name, *rest, **named)
 
-    monkeypatch.setattr(api, "check_upload", slowly)
+    monkeypatch.setattr(learning, "check_upload", slowly)
     with serving(model) as world:
         body = form([(f"cat/{i}.png", GOOD) for i in range(40)])
         sent = abandoned(make_app(world.service), "/learn", body, lambda: asyncio.to_thread(begun.wait, 10))
@@ -198,14 +198,14 @@ def test_images_to_learn_from_are_not_checked_once_the_client_has_left(
 
 
 def test_a_prediction_that_takes_too_long_is_given_up(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    go_on, decoded, decode = threading.Event(), [], api.decode
+    go_on, decoded, decode = threading.Event(), [], predicting.decode
 
     def slowly(content: bytes, name: str, *rest: Any) -> Any:
         decoded.append(name)
         go_on.wait(5)
         return decode(content, name, *rest)
 
-    monkeypatch.setattr(api, "decode", slowly)
+    monkeypatch.setattr(predicting, "decode", slowly)
     with serving(model, limits=Limits(answer_seconds=0.1)) as world:
         answer = world.client.post("/predict", files=[("image", (f"{i}.png", GOOD)) for i in range(6)])
         go_on.set()
@@ -218,15 +218,15 @@ def test_a_prediction_that_takes_too_long_is_given_up(model: Path, monkeypatch: 
 def test_a_prediction_does_not_wait_for_the_large_images_of_others(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    go_on, decode = threading.Event(), api.decode
+    go_on, decode = threading.Event(), predicting.decode
     small, large = png(np.zeros((20, 20, 3), np.uint8)), png(np.zeros((60, 60, 3), np.uint8))
 
     def slowly(content: bytes, name: str, *rest: Any) -> Any:
         assert content == small or go_on.wait(10)
         return decode(content, name, *rest)
 
-    monkeypatch.setattr(api, "decode", slowly)
-    monkeypatch.setattr(api, "LARGE_IMAGE_PIXELS", 1000)
+    monkeypatch.setattr(predicting, "decode", slowly)
+    monkeypatch.setattr(predicting, "LARGE_IMAGE_PIXELS", 1000)
 
     async def ask(app: Any) -> tuple[int, list[int]]:
         transport = httpx.ASGITransport(app)

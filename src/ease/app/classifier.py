@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Literal
@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from ease.app.calibration import Calibration, hold_out
+from ease.app.changes import Forgotten, Learned, lists, renamed, tuples, without_unknown
 from ease.app.prediction import ClassConfidence, Prediction
 from ease.backbone.zoo import EMBEDDED, load_backbone
 from ease.config import resolve
@@ -55,71 +56,6 @@ METHOD = "strata"
 """The method of a new model unless another one is asked for."""
 
 
-@dataclass(frozen=True)
-class Learned:
-    """The result of one call of `Classifier.learn`, as measured at that time.
-
-    Attributes:
-        generation: Generation of the model afterwards.
-        date: Date and time in UTC, in ISO format.
-        classes: Names of the new classes.
-        extended: Names of the classes that were known before and were given more images.
-        images: Number of images learned from.
-        held_out: Number of images held out for measuring the accuracy.
-        accuracy: Percentage of the held-out images recognised among all classes of that time; None without any.
-        notes: Remarks about the images and the training.
-
-    Example:
-        >>> import tempfile
-        >>> import numpy as np
-        >>> from ease import Classifier
-        >>> images = [np.full((16, 16, 3), value, np.uint8) for value in (0, 40, 80, 120)]
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     classifier = Classifier.create(f"{folder}/model", input_size=16)
-        ...     learned = classifier.learn({"dark": images[:2], "bright": images[2:]})
-        >>> learned.classes, learned.images, learned.accuracy
-        (('dark', 'bright'), 4, None)
-    """
-
-    generation: int
-    date: str
-    classes: tuple[str, ...]
-    extended: tuple[str, ...]
-    images: int
-    held_out: int
-    accuracy: float | None
-    notes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Forgotten:
-    """The result of `Classifier.forget`.
-
-    Attributes:
-        generation: Generation of the model afterwards.
-        name: Name of the class that was removed.
-        moved: Largest change of the direction of another class's prototype, as 1 - cosine; 0 if none moved.
-        kept: What still contains some information about the class, in words; empty if nothing does.
-
-    Example:
-        >>> import tempfile
-        >>> import numpy as np
-        >>> from ease import Classifier
-        >>> images = [np.full((16, 16, 3), value, np.uint8) for value in (0, 40, 80, 120)]
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     classifier = Classifier.create(f"{folder}/model", input_size=16)
-        ...     _ = classifier.learn({"dark": images[:2], "bright": images[2:]})
-        ...     forgotten = classifier.forget("dark")
-        >>> forgotten.name, classifier.classes
-        ('dark', ['bright'])
-    """
-
-    generation: int
-    name: str
-    moved: float
-    kept: str
-
-
 class Classifier:
     """An image classifier in a model directory; it learns new classes at any time and keeps no image.
 
@@ -156,7 +92,7 @@ class Classifier:
         Predictor(learner, budget=self._budget)  # refuses a budget that the method cannot keep
         self._learner = learner
         self._classes = list(manifest.classes)
-        self._history = [Learned(**_tuples(entry.as_json())) for entry in manifest.history]
+        self._history = [Learned(**tuples(entry.as_json())) for entry in manifest.history]
         fitted = manifest.calibration
         self._calibration = (
             Calibration.none() if fitted is None else Calibration.of_json(fitted, len(self._classes))
@@ -538,7 +474,7 @@ class Classifier:
             if name in self.classes:
                 raise EaseError(f"there is a class '{name}' already: choose another name")
             self._classes[position] = self._classes[position].model_copy(update={"name": name})
-            self._history = [_renamed(learned, old, name) for learned in self._history]
+            self._history = [renamed(learned, old, name) for learned in self._history]
             self._save()
 
     def forget(self, name: str) -> Forgotten:
@@ -557,7 +493,7 @@ class Classifier:
             done = forgettable(self._learner).forget(position)
             self._kept.pop(self._classes.pop(position).id, None)
             self._calibration = self._calibration.without(position)
-            self._history = [_only(entry, set(self.classes)) for entry in self._history]
+            self._history = [without_unknown(entry, set(self.classes)) for entry in self._history]
             self._save(clears_history=True)
             return Forgotten(self.generation, name, done.moved, done.kept)
 
@@ -615,7 +551,7 @@ class Classifier:
                 augmentation=self._augment,
                 seed=self._engine.seed,
                 next_id=self._next_id,
-                history=[HistoryEntry(**_lists(asdict(entry))) for entry in self._history],
+                history=[HistoryEntry(**lists(asdict(entry))) for entry in self._history],
                 kept_images={str(i): name for i, name in self._kept.items()},
                 more=more,
                 keep=[name for name in self._kept.values() if name not in (more or {})],
@@ -664,32 +600,3 @@ def _of_classes(photos: LabelledImages, names: Sequence[str], position: Mapping[
     """The images of these classes, labelled by position."""
     wanted = [photos.names.index(name) for name in names]
     return photos.images.of_classes(wanted, relabel=lambda c: position[photos.names[c]])
-
-
-def _renamed(entry: Learned, old: str, new: str) -> Learned:
-    """History follows a new name, so that `forget` finds all that was learned of a class."""
-
-    def current(names: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(new if each == old else each for each in names)
-
-    return replace(entry, classes=current(entry.classes), extended=current(entry.extended))
-
-
-def _only(entry: Learned, known: set[str]) -> Learned:
-    """An entry of the history without classes that there are no more.
-
-    Notes name classes, under the names they had at the time: if one of them is gone, the entry has no notes any more.
-    """
-    named = {*entry.classes, *entry.extended}
-    classes, extended = (tuple(n for n in names if n in known) for names in (entry.classes, entry.extended))
-    return replace(entry, classes=classes, extended=extended, notes=entry.notes if named <= known else ())
-
-
-def _tuples(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """Lists as tuples: JSON has no tuples."""
-    return {key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()}
-
-
-def _lists(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """The inverse of `_tuples`."""
-    return {key: list(value) if isinstance(value, tuple) else value for key, value in entry.items()}

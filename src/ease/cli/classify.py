@@ -15,7 +15,8 @@ from ease.cli.output import print_json
 from ease.errors import EaseError
 
 if TYPE_CHECKING:
-    from ease.app.classifier import Classifier, Learned
+    from ease.app.changes import Learned
+    from ease.app.classifier import Classifier
     from ease.app.prediction import Prediction
 
 

@@ -16,7 +16,8 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from ease.app.classifier import Classifier, Prediction
+from ease.app.classifier import Classifier
+from ease.app.prediction import Prediction
 from ease.app.server.telemetry import Log, Metrics, return_memory
 from ease.errors import EaseError
 from ease.storage.manifest import Manifest

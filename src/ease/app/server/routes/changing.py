@@ -1,0 +1,56 @@
+"""Changing what the model knows without learning: forget, rename, roll back."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from fastapi import FastAPI
+
+from ease.app.changes import Forgotten
+from ease.app.server import answers
+from ease.app.server.refusals import RefusalError
+from ease.app.server.routes.reading import class_of_id
+from ease.app.server.service import Service
+from ease.streams.intake import class_name
+
+
+def add_routes(app: FastAPI, service: Service) -> None:
+    """Add the routes of this family."""
+
+    def check_idle() -> None:
+        service.ready()
+        if service.jobs.active:
+            raise RefusalError(409, "a job is learning: wait until it ends, or cancel it")
+
+    @app.delete("/classes/{class_id}")
+    async def forget(class_id: int) -> Forgotten:
+        """Forget a class. Earlier generations are removed as well, since they still contain it."""
+        check_idle()
+        name = class_of_id(service.ready(), class_id)
+        forgotten = await asyncio.to_thread(service.model.change, lambda model: model.forget(name))
+        await asyncio.to_thread(service.jobs.forget_others, service.ready().classifier.classes)
+        return forgotten
+
+    @app.patch("/classes/{class_id}", response_model=answers.Renamed)
+    async def rename(class_id: int, body: answers.Rename) -> dict[str, Any]:
+        """Rename a class."""
+        check_idle()
+        old = class_of_id(service.ready(), class_id)
+        name = class_name(body.name)
+        if name in set(service.ready().classifier.classes) - {old}:
+            raise RefusalError(409, f"there is a class '{name}' already: choose another name")
+        await asyncio.to_thread(service.model.change, lambda model: model.rename(old, name))
+        return {"generation": service.ready().generation, "name": class_of_id(service.ready(), class_id)}
+
+    @app.post("/rollback", response_model=answers.Ready)
+    async def rollback(body: answers.Rollback) -> dict[str, Any]:
+        """Go back to an earlier generation. Later ones are kept, and can be restored the same way."""
+        check_idle()
+        known = service.ready().classifier.generations()
+        if body.generation not in known:
+            numbers = ", ".join(map(str, known))
+            raise RefusalError(404, f"there is no generation {body.generation}: known: {numbers}")
+        await asyncio.to_thread(service.model.change, lambda model: model.rollback(body.generation))
+        served = service.ready()
+        return {"generation": served.generation, "classes": len(served.classifier.classes)}

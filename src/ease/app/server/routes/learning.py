@@ -1,0 +1,142 @@
+"""Learning new classes in jobs."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+from typing import Any
+
+from fastapi import FastAPI, Request
+from starlette.requests import ClientDisconnect
+
+from ease.app.server import answers
+from ease.app.server.exchange import while_connected
+from ease.app.server.jobs import LearningOrder
+from ease.app.server.model import Served
+from ease.app.server.refusals import RefusalError
+from ease.app.server.routes.bodies import FILE, multipart
+from ease.app.server.service import Service
+from ease.app.server.uploads import Form, receive_form
+from ease.streams.intake.checks import check_upload
+from ease.streams.intake.names import display_name
+from ease.streams.intake.sources import Candidate, from_archive, from_uploads, move_to_class_folders
+
+
+def add_routes(app: FastAPI, service: Service) -> None:
+    """Add the routes of this family."""
+    body = multipart(
+        {
+            "archive": {**FILE, "description": "a zip of class folders, instead of images"},
+            "image": {"type": "array", "items": FILE, "description": "images whose filename is CLASS/FILE"},
+            "name": {"type": "string", "description": "the class of images whose filename has no folder"},
+            "extend": {
+                "type": "boolean",
+                "default": False,
+                "description": "add images to classes that are known already",
+            },
+            "tune": {
+                "type": "boolean",
+                "default": False,
+                "description": "adapt the backbone to the first images of a new model; see `tunable` of /classes",
+            },
+            "unreadable": {"enum": ["refuse", "skip"], "default": "refuse", "description": "damaged images"},
+            "thumbnails": {
+                "type": "boolean",
+                "default": False,
+                "description": "keep one small picture of each new class",
+            },
+        }
+    )
+
+    @app.post("/learn", response_model=answers.Accepted, status_code=202, openapi_extra=body)
+    async def learn(request: Request) -> dict[str, Any]:
+        """Learn new classes in a job. The model goes on answering; it knows the classes when the job is done."""
+        served = service.ready()
+        async with service.jobs.reserved() as folder:
+            form = await receive_form(
+                request.headers.get("content-type", ""),
+                request.stream(),
+                folder,
+                files={"archive": 1, "image": service.limits.learn_files},
+                fields=("name", "extend", "tune", "unreadable", "thumbnails"),
+                threads=service.writers,
+            )
+            order = await while_connected(request, _ordered(service, served, form, folder))
+            request.state.images = sum(map(len, order.images.values()))
+            job = await asyncio.to_thread(service.jobs.begin, folder, order)
+        return {"job": job["id"], "state": job["state"]}
+
+    @app.get("/jobs", response_model=answers.JobList)
+    async def jobs() -> dict[str, Any]:
+        """All jobs, the newest first."""
+        return {"jobs": service.jobs.all()}
+
+    @app.get("/jobs/{job}", response_model=answers.JobState)
+    async def one(job: str) -> dict[str, Any]:
+        """One job."""
+        return service.jobs.one(job)
+
+    @app.post("/jobs/{job}/cancel", response_model=answers.JobState)
+    async def cancel(job: str) -> dict[str, Any]:
+        """Cancel a job; one that has ended stays as it is."""
+        return await asyncio.to_thread(service.jobs.cancel, job)
+
+
+async def _ordered(service: Service, served: Served, form: Form, folder: Path) -> LearningOrder:
+    """What a form asks for. If cancelled, it ends only when no thread works in the folder any more."""
+    gone = threading.Event()
+    work = asyncio.ensure_future(asyncio.to_thread(_order, service, served, form, folder, gone))
+    try:
+        return await asyncio.shield(work)
+    except asyncio.CancelledError:
+        gone.set()
+        await asyncio.wait({work})
+        raise
+
+
+def _order(
+    service: Service, served: Served, form: Form, folder: Path, gone: threading.Event
+) -> LearningOrder:
+    """What a form asks for, checked as far as possible without learning; stops once the client is gone."""
+    extend, unreadable = _flag(form, "extend"), form.fields.get("unreadable", "refuse")
+    tune = _flag(form, "tune")
+    if tune and not served.classifier.tunable:
+        raise RefusalError(
+            409,
+            "this model cannot be tuned: it has learned classes already, or its method has nothing to tune",
+        )
+    if unreadable not in ("refuse", "skip"):
+        raise RefusalError(422, "field 'unreadable' must be refuse or skip")
+    archives, uploads = form.files.get("archive", []), form.files.get("image", [])
+    if archives and uploads:
+        raise RefusalError(422, "send either one 'archive' or parts named 'image', not both")
+    if archives:
+        found = from_archive(archives[0].path, folder, service.limits.archive, form.fields.get("name"))
+        archives[0].path.unlink()
+    else:
+        found = from_uploads(uploads, form.fields.get("name"))
+    again = [name for name in found.class_names if name in served.classifier.classes]
+    if again and not extend:
+        raise RefusalError(
+            409,
+            f"class '{again[0]}' is known already: choose another name, or send extend=true to add images",
+        )
+
+    def check(image: Candidate) -> None:
+        if gone.is_set():
+            raise ClientDisconnect()
+        name = display_name(image.name)
+        check_upload(image.content, name, service.limits.image, decode=unreadable == "refuse")
+
+    for _ in service.checkers.map(check, found.images):
+        pass
+    images = move_to_class_folders(found, folder / "images")
+    return LearningOrder(folder / "images", images, extend, tune, unreadable, _flag(form, "thumbnails"))
+
+
+def _flag(form: Form, name: str) -> bool:
+    value = form.fields.get(name, "false").strip().lower()
+    if value not in ("true", "false"):
+        raise RefusalError(422, f"field '{name}' must be true or false")
+    return value == "true"

@@ -1,0 +1,103 @@
+"""Naming what images show."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import torch
+from fastapi import FastAPI, Query, Request
+
+from ease.app.prediction import Predictions
+from ease.app.server.exchange import while_connected
+from ease.app.server.model import Answer, Served
+from ease.app.server.refusals import RefusalError
+from ease.app.server.routes.bodies import FILE, multipart
+from ease.app.server.service import Service
+from ease.app.server.uploads import receive_form
+from ease.streams.intake.decode import LARGE_IMAGE_PIXELS, count_pixels, decode
+from ease.streams.intake.sources import NamedFile
+
+MOST_CLASSES = 1000
+
+
+def add_routes(app: FastAPI, service: Service) -> None:
+    """Add the routes of this family."""
+    body = multipart({"image": {"type": "array", "items": FILE, "description": "one or more images"}})
+
+    @app.post("/predict", openapi_extra=body)
+    async def predict(
+        request: Request,
+        top: int = Query(5, ge=1, le=MOST_CLASSES, description="number of classes to name for each image"),
+    ) -> Predictions:
+        """Name what the images show."""
+        started = time.perf_counter()
+        served = service.ready()
+        if not served.classifier.classes:
+            raise RefusalError(409, "the model knows no class yet: teach it some first (POST /learn)")
+        uploads, answer = await _predicted(service, served, request, top)
+        request.state.generation, request.state.images = answer.served.generation, len(uploads)
+        service.metrics.predicted(len(uploads), time.perf_counter() - started)
+        found = zip(uploads, answer.predictions, strict=True)
+        return Predictions(
+            generation=answer.served.generation,
+            calibrated=answer.served.classifier.calibration.calibrated,
+            predictions=tuple(one.model_copy(update={"file": upload.name}) for upload, one in found),
+        )
+
+
+async def _predicted(
+    service: Service, served: Served, request: Request, top: int
+) -> tuple[list[NamedFile], Answer]:
+    """The images of a request, and what they show."""
+    folder = Path(tempfile.mkdtemp(dir=service.uploads))
+    try:
+        form = await receive_form(
+            request.headers.get("content-type", ""),
+            request.stream(),
+            folder,
+            files={"image": service.limits.predict_files},
+            threads=service.writers,
+        )
+        files = form.files.get("image", [])
+        if not files:
+            raise RefusalError(422, "there is no image in the request: send parts named 'image'")
+        # Counted only now: a client that sends slowly must not keep others from being answered.
+        with service.model.admitted(service.limits.waiting) as free:
+            if not free:
+                raise RefusalError(
+                    503, "too many predictions are waiting: try again in a moment", {"Retry-After": "1"}
+                )
+            work = _answer(service, served, files, top)
+            return files, await while_connected(request, work, service.limits.answer_seconds)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+async def _answer(service: Service, served: Served, uploads: list[NamedFile], top: int) -> Answer:
+    """What the images show. If cancelled, it stops before the next image is decoded or the next batch is scored."""
+    loop, limits = asyncio.get_running_loop(), service.limits.image
+
+    def prepared(upload: NamedFile) -> torch.Tensor:
+        image = decode(upload.path.read_bytes(), upload.shown, limits)
+        return served.classifier.pixels([image])
+
+    ready = []
+    with service.model.decoding():
+        # One after the other: a decoded photo is large, what the model reads of it is small.
+        for upload in uploads:
+            pixels = await loop.run_in_executor(
+                service.decoders, count_pixels, upload.path, upload.shown, limits
+            )
+            threads = service.decoders if pixels <= LARGE_IMAGE_PIXELS else service.large_decoder
+            ready.append(await loop.run_in_executor(threads, prepared, upload))
+    abandoned = threading.Event()
+    try:
+        return await asyncio.wrap_future(service.model.submit(torch.cat(ready), top, abandoned))
+    except asyncio.CancelledError:
+        abandoned.set()
+        raise
