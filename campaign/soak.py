@@ -168,6 +168,14 @@ class Server:
         fields = Path(f"/proc/{self.process.pid}/statm").read_text().split()
         return int(fields[1]) * resource.getpagesize()
 
+    def resting_memory(self, seconds: float = 5) -> int:
+        """The least resident bytes within some seconds: while it loads a generation it needs more for a moment."""
+        samples, end = [self.memory()], time.monotonic() + seconds
+        while time.monotonic() < end:
+            time.sleep(0.1)
+            samples.append(self.memory())
+        return min(samples)
+
 
 def request(
     port: int, method: str, path: str, body: bytes | None = None, head: dict[str, str] | None = None
@@ -417,18 +425,20 @@ def soak(minutes: float, seed: int, folder: Path) -> dict[str, Any]:
     ledger, stop = Ledger(), threading.Event()
     server = Server(model, folder / "work", folder / "server.log")
     server.start()
-    first_memory = server.memory()
+    first_memory = server.resting_memory()
     started, length = time.monotonic(), minutes * 60
     disturber = Disturber(server, ledger, stop, seed, calm_at=started + length * 0.6)
     threads = [disturber, *(Client(number, server, ledger, stop, seed) for number in range(CLIENTS))]
     for thread in threads:
         thread.start()
-    warm = 0
+    warm = most = 0
     try:
         while time.monotonic() - started < length and not stop.is_set():
             time.sleep(0.5)
+            with contextlib.suppress(OSError, IndexError):  # killed at this moment
+                most = max(most, server.memory())
             if not warm and time.monotonic() - started > length * 0.75:
-                warm = server.memory()
+                warm = server.resting_memory()
             if ledger.counts["requests"] >= MOST_REQUESTS:
                 break
     finally:
@@ -438,7 +448,7 @@ def soak(minutes: float, seed: int, folder: Path) -> dict[str, Any]:
     if disturber.failure is not None:
         server.kill()
         raise disturber.failure
-    last = server.memory()
+    last = server.resting_memory()
     _, answer = request(server.port, "GET", "/classes")
     compare(ledger, answer, set(ledger.there) - ledger.leaving, set(ledger.gone))
     code = server.stop()
@@ -454,7 +464,7 @@ def soak(minutes: float, seed: int, folder: Path) -> dict[str, Any]:
         "errors": dict(sorted(ledger.errors.items())),
         "generation": answer["generation"],
         "classes": len(answer["classes"]),
-        "memory MB at start, warm, end": [round(value / 2**20) for value in (first_memory, warm, last)],
+        "memory MB at start, warm, end, most": [round(b / 2**20) for b in (first_memory, warm, last, most)],
         "tracebacks in the log": (folder / "server.log").read_text(errors="replace").count("Traceback"),
         "wrong or lost": ledger.wrong,
     }

@@ -7,6 +7,7 @@ import io
 import json
 
 from ease.app.server.telemetry import Log
+from ease.errors import EaseError
 
 
 class Full(io.StringIO):
@@ -31,3 +32,19 @@ def test_lines_that_cannot_be_written_are_counted() -> None:
     first, second = map(json.loads, stream.getvalue().splitlines())
     assert first["lines_lost"] == 2
     assert "lines_lost" not in second
+
+
+def test_a_full_disk_is_one_sentence_and_an_unexpected_error_has_its_traceback() -> None:
+    stream = io.StringIO()
+    log = Log(stream)
+    for error in (OSError(errno.EFBIG, "File too large"), EaseError("cannot write model"), ValueError("bug")):
+        try:
+            raise error
+        except Exception as caught:
+            log.failure("POST /learn", caught)
+    full, refused, unexpected = map(json.loads, stream.getvalue().splitlines())
+    assert "File too large" in full["error"]
+    assert refused["error"] == "cannot write model"
+    assert "detail" not in full
+    assert "detail" not in refused
+    assert "Traceback" in unexpected["detail"]

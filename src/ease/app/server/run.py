@@ -16,7 +16,7 @@ from ease.app.server.connections import bounded_connections
 from ease.app.server.guard import check_token
 from ease.app.server.limits import Limits
 from ease.app.server.service import Service
-from ease.app.server.telemetry import Log
+from ease.app.server.telemetry import Log, bound_allocator
 from ease.errors import EaseError
 
 GRACE = 5
@@ -49,6 +49,7 @@ def serve(
         announce: Called with one line that contains the address.
     """
     check_token(host, token)
+    bound_allocator()
     log = Log()
     with (
         contextlib.suppress(KeyboardInterrupt),
