@@ -155,7 +155,11 @@ def test_saved_and_loaded_it_is_the_same_and_can_go_on(
     directory = ModelDirectory(tmp_path / "model")
     for task in stream.tasks[:2]:
         learner.learn(task, memory)
-        save_model(directory, learner, class_fields(stream, task.index + 1), memory)
+        picture = {"thumbnails/0000": {"jpeg": torch.zeros(9, dtype=torch.uint8)}}
+        fields = class_fields(stream, task.index + 1)
+        save_model(
+            directory, learner, fields, memory, more=picture, kept_images={"0": "thumbnails/0000"}
+        )  # files of others are nothing to the method
     again = None if memory is None else Memory(3, seed=7)
     loaded, manifest = restore_learner(ModelDirectory(tmp_path / "model"), fresh_engine, again)
     images = test_images(replace(stream, tasks=stream.tasks[:2]))

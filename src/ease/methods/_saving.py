@@ -140,10 +140,20 @@ def restore_learner(
         learner = learner_type(engine, learner_type.Settings.model_validate(settings))
         for note in notes:
             engine.report(note)
-        learner.load_state(generation.files, manifest.learner)
+        learner.load_state(_files_of_learner(generation), manifest.learner)
         if memory is not None:
             memory.load_state(generation.files)
     return learner, manifest
+
+
+def _files_of_learner(generation: Generation) -> Files:
+    """The files that the method itself wrote, without thumbnails and exemplars."""
+    others = set(generation.manifest.kept_images.values())
+    return {
+        name: tensors
+        for name, tensors in generation.files.items()
+        if name not in others and not name.startswith("memory/")
+    }
 
 
 def _allowed(manifest: Manifest) -> int:
@@ -184,9 +194,11 @@ def making_sense(directory: ModelDirectory) -> Iterator[None]:
     try:
         yield
     except _NO_SENSE as error:
-        reason = " ".join(str(error).split())[:120]
+        reason = " ".join(str(error).split())[:120] or type(error).__name__
+        if isinstance(error, KeyError):
+            reason += " is missing"
         raise EaseError(
-            f"the model in {directory.path} does not make sense ({type(error).__name__}: {reason}): "
+            f"the model in {directory.path} does not make sense ({reason}): "
             "it is damaged or of another version of ease"
         ) from error
 
