@@ -379,3 +379,42 @@ def test_older_names_of_lists_still_work(name: str) -> None:
 
 def test_an_unknown_list_gets_one_line() -> None:
     assert "methodes" in refused(ease("list", "methodes"))
+
+
+def test_what_cannot_be_seen_is_escaped_and_what_is_too_long_is_cut() -> None:
+    assert "\\u202egnp" in refused(ease("list", "presets", "\u202egnp"))
+    for words in (["a" * 5000], ["info", "m", "a" * 5000], ["list", "presets", "a" * 5000]):
+        assert len(refused(ease(*words))) < 1100
+
+
+@pytest.mark.parametrize("seed", ["-1", str(2**63)])
+def test_a_seed_out_of_range_is_one_line(seed: str, tmp_path: Path) -> None:
+    photos(tmp_path / "photos", {"cat": 2, "dog": 2})
+    words = ["learn", tmp_path / "photos", "--model", tmp_path / "m", "--input-size", "16", "--seed", seed]
+    assert "is out of range" in refused(ease(*words))
+    assert not (tmp_path / "m").exists()
+
+
+def test_no_more_processes_than_cores_are_started(tmp_path: Path) -> None:
+    words = [
+        "run",
+        "--dataset",
+        "digits",
+        "--out",
+        tmp_path / "run",
+        "--devices",
+        "1000",
+        "--method",
+        "simplecil",
+    ]
+    assert "give at most" in refused(ease(*words, "--limit-per-class", "1", "--input-size", "16"))
+
+
+@pytest.mark.parametrize("option", ["--methods", "--seeds"])
+def test_a_list_that_names_nothing_is_not_everything(option: str, tmp_path: Path) -> None:
+    assert "names nothing" in refused(ease("paper", "table1", option, " ", "--out", tmp_path / "o"))
+
+
+def test_a_key_that_is_a_list_is_named_so(tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text("? [a]\n: b\n")
+    assert "a key is a list" in refused(ease("run", "--config", tmp_path / "c.yaml", "--out", tmp_path / "o"))

@@ -6,6 +6,8 @@ import builtins
 import errno
 import io
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -180,3 +182,20 @@ def test_what_nobody_foresaw_is_one_line_too(place: Path, monkeypatch: pytest.Mo
 
     monkeypatch.setattr("ease.reporting.describe.describe_model", broken)
     assert "cannot use some/file: Input/output error" in refused(ease("info", "model"))
+
+
+@pytest.mark.skipif(not Path("/proc/kmsg").exists(), reason="needs Linux")
+@pytest.mark.parametrize("words", ["predict /proc/kmsg --model model", "unpack /proc/kmsg new"])
+def test_a_file_of_the_system_that_never_ends_is_empty(words: str, place: Path) -> None:
+    assert "empty" in refused(ease(*words.split()))
+
+
+def test_a_name_that_is_no_text_is_shown_with_escapes(place: Path, tmp_path: Path) -> None:
+    out = os.path.join(os.fsencode(tmp_path), b"\xff\xfe")
+    packed = subprocess.run(
+        [sys.executable, "-m", "ease", "pack", "model", "--out", os.fsdecode(out)],
+        capture_output=True,
+        env={**os.environ, "PYTHONIOENCODING": "utf-8:strict"},
+    )
+    assert packed.returncode == 0, packed.stderr
+    assert b"\\udcff\\udcfe" in packed.stdout

@@ -183,7 +183,8 @@ def _reason(error: BaseException) -> str:
         return "it is nested too deeply"
     if isinstance(error, yaml.MarkedYAMLError) and error.problem:
         mark = error.problem_mark or error.context_mark
-        return error.problem + (f", line {mark.line + 1}" if mark is not None else "")
+        problem = error.problem.replace("found unhashable key", "a key is a list or a mapping")
+        return problem + (f", line {mark.line + 1}" if mark is not None else "")
     return shortened(str(error) or type(error).__name__)[1:-1]
 
 

@@ -8,25 +8,55 @@ from collections.abc import Iterable
 
 LONGEST_NAME = 120
 """How much of a name is shown, and compared with others."""
+LONGEST_LIST = 400
+"""How many characters of a list of known names are shown."""
+LONGEST_MESSAGE = 1000
+"""A longer message, such as one that repeats a very long input, loses its middle."""
 
 
 class EaseError(Exception):
     """A mistake the user can mend. The CLI prints it as one line and exits with 2."""
 
     def __init__(self, message: str) -> None:
-        super().__init__(showable(" ".join(message.split())))
+        super().__init__(one_line(message))
+
+
+def one_line(message: str) -> str:
+    """A message as one line of bounded length that can be printed."""
+    text = showable(" ".join(message.split()))
+    half = LONGEST_MESSAGE // 2
+    return text if len(text) <= LONGEST_MESSAGE else f"{text[:half]} ... {text[-half:]}"
 
 
 def showable(text: str) -> str:
-    """Text that can be printed and stored: file names may hold bytes that are no characters, and control characters."""
+    """Text that can be printed and stored.
+
+    File names may hold bytes that are no characters, control characters, and invisible characters that turn the
+    direction of the text; all of these are shown as escapes.
+    """
     plain = text.encode(errors="backslashreplace").decode()
-    return "".join(f"\\x{ord(c):02x}" if unicodedata.category(c) == "Cc" else c for c in plain)
+    return "".join(_escaped(c) if unicodedata.category(c) in ("Cc", "Cf") else c for c in plain)
+
+
+def _escaped(character: str) -> str:
+    code = ord(character)
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
 def unknown(what: str, name: str, known: Iterable[str]) -> EaseError:
     """The error for a name that is not there, with the nearest one that is."""
     names = sorted(known)
     near = difflib.get_close_matches(name[:LONGEST_NAME].lower(), names, n=1, cutoff=0.5)
-    hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(names)}"
+    hint = f"did you mean '{near[0]}'?" if near else f"known: {_listed(names)}"
     shown = name if len(name) <= LONGEST_NAME else f"{name[:LONGEST_NAME]}..."
     return EaseError(f"unknown {what} '{shown}': {hint}")
+
+
+def _listed(names: list[str]) -> str:
+    """As many of the names as fit, and how many more there are."""
+    count, length = 0, 0
+    while count < len(names) and length + len(names[count]) <= LONGEST_LIST:
+        length += len(names[count]) + 2
+        count += 1
+    more = len(names) - count
+    return ", ".join(names[:count]) + (f" and {more:,} more" if more else "")

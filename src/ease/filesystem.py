@@ -147,9 +147,11 @@ def read_bytes(path: Path | str, limit_bytes: int) -> bytes:
         with open(path, "rb", opener=_open_at_once) as file:
             facts = os.fstat(file.fileno())
             _check_readable(path, facts, limit_bytes)
+            if not facts.st_size:  # files of the system that say so may never end
+                return b""
             pieces = [file.read(facts.st_size)]
             length = len(pieces[0])
-            while piece := file.read(PIECE):  # it has grown meanwhile, or is one that never says its size
+            while piece := file.read(PIECE):  # it has grown meanwhile
                 pieces.append(piece)
                 length += len(piece)
                 if length > limit_bytes:

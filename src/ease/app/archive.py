@@ -174,6 +174,8 @@ def _opened(path: Path) -> Iterator[zipfile.ZipFile]:
         if what != "file":
             reason = "there is no such file" if what == "missing" else "it is not a file"
             raise EaseError(f"cannot read {shown(path)}: {reason}, check the path")
+        if not path.stat().st_size:  # some files of the system say so and never end
+            raise _refused(path, "it is empty")
         if path.stat().st_size > ARCHIVE_LIMIT:
             raise _refused(path, f"it is larger than {ARCHIVE_LIMIT // 2**30} GB")
         try:

@@ -129,7 +129,7 @@ class Classifier:
                 exemplar-free method works too (see `ease list methods`).
             augment: `photos`, or `gentle` for images that must not be mirrored or strongly cropped during training.
             settings: Settings of the method, such as `{"layers": 6}`.
-            seed: Random seed.
+            seed: Random seed, from 0 to 2^32 - 1.
             write: Write the empty model at once, so that other processes can open it. If False, the folder is created
                 by the first successful `learn`, and a failure before that leaves nothing on disk.
 
@@ -140,6 +140,8 @@ class Classifier:
         directory.check_free()
         if augment not in AUGMENTATIONS:
             raise unknown("augmentation", augment, AUGMENTATIONS)
+        if not 0 <= seed < 2**32:
+            raise EaseError(f"seed {seed} is out of range: give a whole number from 0 to {2**32 - 1}")
         learner_type = find_method(method)
         chosen = _settings(learner_type, settings or {}, backbone)
         frozen = load_backbone(backbone, weights=weights, input_size=input_size)

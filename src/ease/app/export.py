@@ -7,6 +7,7 @@ import math
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -141,9 +142,9 @@ def export_onnx(path: Path, out: Path, *, weights: Path | None = None, check: bo
     Returns:
         What was written.
     """
-    _need_packages(check)
     directory = model_directory(path)
     durable.check_place(out)
+    _need_packages(check)
     learner, manifest = open_model(directory.path, weights)
     if not learner.classes:
         raise EaseError(f"the model in {directory.path} knows no class yet: teach it some with learn")
@@ -190,14 +191,10 @@ def onnx_of(
 
 
 def _need_packages(check: bool) -> None:
-    try:
-        import onnx  # noqa: F401
-        import onnxscript  # noqa: F401  (torch's exporter needs it)
-
-        if check:
-            import onnxruntime  # noqa: F401
-    except ImportError as error:
-        raise EaseError("ONNX export needs more packages: pip install 'ease-cil[onnx]'") from error
+    """Refuse if a package is missing. None is imported yet: some write files as soon as they are."""
+    needed = ["onnx", "onnxscript", *["onnxruntime"] * check]  # torch's exporter needs onnxscript
+    if any(find_spec(package) is None for package in needed):
+        raise EaseError("ONNX export needs more packages: pip install 'ease-cil[onnx]'")
 
 
 def _metadata(learner: Learner, manifest: Manifest, calibration: Calibration) -> dict[str, str]:

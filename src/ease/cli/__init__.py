@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Callable
 from typing import Annotated
@@ -10,7 +11,7 @@ import typer
 
 from ease import __version__
 from ease.cli import classify, lists, models, paper, runs, serve, share
-from ease.errors import EaseError
+from ease.errors import EaseError, one_line
 from ease.filesystem import explain
 
 INTERRUPTED = 130
@@ -85,6 +86,7 @@ for name, command in lists.LISTS.items():  # the older names of 'ease list NAME'
 def main() -> None:
     """The console script. An error is one line and exit code 2, with a traceback only if --debug is given."""
     debug = "--debug" in sys.argv
+    _show_all_characters()
     try:
         _check_words(sys.argv[1:])
         code = int(app(standalone_mode=False) or 0)
@@ -108,7 +110,14 @@ def main() -> None:
         message = getattr(error, "format_message", None)
         if debug or message is None:
             raise
-        _fail(f"error: {' '.join(message().split())} (see --help)")
+        _fail(f"error: {one_line(message())} (see --help)")
+
+
+def _show_all_characters() -> None:
+    """Print a name that the terminal's encoding lacks, or that is no text at all, with escapes instead of failing."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _check_words(words: list[str]) -> None:
@@ -120,7 +129,7 @@ def _check_words(words: list[str]) -> None:
 
 
 def _fail(line: str, code: int = 2) -> None:
-    print(line, file=sys.stderr)
+    print(one_line(line), file=sys.stderr)
     sys.exit(code)
 
 

@@ -101,8 +101,13 @@ def path_text(path: Path | None) -> str | None:
 
 
 def names(text: str | None) -> list[str]:
-    """The names in a list that is separated by commas."""
-    return [part.strip() for part in (text or "").split(",") if part.strip()]
+    """The names in a list that is separated by commas; none if the option was not given."""
+    if text is None:
+        return []
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not parts:
+        raise EaseError(f"the list '{text}' names nothing: separate names by commas, or leave the option out")
+    return parts
 
 
 def seed_numbers(text: str | None) -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import sys
 from importlib.metadata import version
@@ -25,6 +26,7 @@ def make_fabric(config: RunConfig) -> Any:
     """A launched Fabric for the devices asked for."""
     from lightning_fabric import Fabric
 
+    _check_devices(config.accelerator, config.devices)
     try:
         fabric = Fabric(
             accelerator=config.accelerator,
@@ -36,6 +38,16 @@ def make_fabric(config: RunConfig) -> Any:
     except (RuntimeError, ValueError) as error:
         raise EaseError(f"cannot use {config.devices} x {config.accelerator}: {error}") from error
     return fabric
+
+
+def _check_devices(accelerator: str, devices: int) -> None:
+    """Refuse more processes than cores: on the CPU, Fabric would start as many as it is told to."""
+    on_cpu = accelerator == "cpu" or (accelerator == "auto" and not torch.cuda.is_available())
+    most = max(2, os.cpu_count() or 1)
+    if on_cpu and devices > most:
+        raise EaseError(
+            f"{devices} devices are {devices} processes on the CPU: give at most {most} (--devices)"
+        )
 
 
 def peak_memory() -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -170,8 +171,10 @@ def read_image_file(path: Path, name: str = "") -> bytes:
     try:
         if path.exists() and not path.is_file():  # opening a pipe would block
             raise EaseError(f"image '{name}' is not a file: remove it")
-        LIMITS.check_bytes(path.stat().st_size, name)
-        return path.read_bytes()
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            LIMITS.check_bytes(size, name)
+            return file.read(size)  # no more than it says: some files of the system never end
     except (OSError, ValueError) as error:
         raise _unreadable(name, error) from error
 
