@@ -10,6 +10,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -418,3 +419,34 @@ def test_a_list_that_names_nothing_is_not_everything(option: str, tmp_path: Path
 def test_a_key_that_is_a_list_is_named_so(tmp_path: Path) -> None:
     (tmp_path / "c.yaml").write_text("? [a]\n: b\n")
     assert "a key is a list" in refused(ease("run", "--config", tmp_path / "c.yaml", "--out", tmp_path / "o"))
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs Linux")
+@pytest.mark.parametrize(("words", "stream"), [(["--version"], "stdout"), (["nothing"], "stderr")])
+def test_output_that_cannot_be_written_is_an_error_and_no_traceback(words: list[str], stream: str) -> None:
+    with open("/dev/full", "wb") as full:
+        pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, stream: full}
+        done = subprocess.run([sys.executable, "-m", "ease", *words], **pipes, text=True)
+    assert done.returncode == 2
+    if stream == "stdout":
+        assert "the disk is full" in refused(done)
+
+
+def test_damaged_images_say_no_more_than_one_line(tmp_path: Path) -> None:
+    photos(tmp_path / "photos", {"cat": 2, "dog": 2})
+    assert ease("learn", tmp_path / "photos", "--model", tmp_path / "m", "--input-size", "16").returncode == 0
+    whole = io.BytesIO()
+    Image.effect_noise((40, 30), 50).convert("RGB").save(whole, "TIFF", compression="tiff_deflate")
+    broken = bytearray(whole.getvalue())
+    broken[92] ^= 79
+    (tmp_path / "broken.tif").write_bytes(broken)
+    words = [
+        sys.executable,
+        "-m",
+        "ease",
+        "predict",
+        str(tmp_path / "broken.tif"),
+        "--model",
+        str(tmp_path / "m"),
+    ]
+    assert "cannot be read" in refused(subprocess.run(words, capture_output=True, text=True))

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import httpx
 import pytest
@@ -264,3 +265,20 @@ def test_clients_close_idle_connections_before_the_server_does(model: Path) -> N
         pool = httpx.Limits().keepalive_expiry
         assert pool is not None
         assert server.server.config.timeout_keep_alive > 60 > pool
+
+
+@pytest.mark.parametrize("chunk", [b"zz\r\n", b"-5\r\nhello", b"5\r\nhello0\r\n\r\n"])
+def test_a_broken_chunk_is_refused_without_a_traceback(model: Path, chunk: bytes) -> None:
+    begun = b"POST /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
+    failures: list[str] = []
+    with (
+        listening(model) as server,
+        patch("asyncio.base_events.logger.error", lambda line, *_, **__: failures.append(line)),
+        closing(server.connect(begun)) as client,
+    ):
+        client.recv(65536)  # the refusal of the method is sent while the body is still expected
+        client.sendall(chunk)
+        until(lambda: server.open == 0)
+        until(lambda: server.world.events()[-1]["path"] == "/healthz")
+        assert "Traceback" not in server.world.lines.getvalue()
+    assert failures == []

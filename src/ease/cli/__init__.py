@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
+import logging
+import os
 import sys
+import warnings
 from collections.abc import Callable
 from typing import Annotated
 
@@ -36,14 +40,21 @@ app = typer.Typer(
 )
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
 @app.callback()
 def _options(
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of errors.")] = False,
-    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=_print_version),
+    ] = False,
 ) -> None:
-    if version:
-        typer.echo(__version__)
-        raise typer.Exit
+    pass
 
 
 COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
@@ -87,11 +98,13 @@ def main() -> None:
     """The console script. An error is one line and exit code 2, with a traceback only if --debug is given."""
     debug = "--debug" in sys.argv
     _show_all_characters()
+    _quiet_pillow()
     try:
         _check_words(sys.argv[1:])
         code = int(app(standalone_mode=False) or 0)
         if code == INTERRUPTED:  # typer has caught Ctrl-C itself
             raise KeyboardInterrupt
+        sys.stdout.flush()  # a full disk is found here, not when the interpreter ends
         sys.exit(code)
     except EaseError as error:
         if debug:
@@ -99,6 +112,9 @@ def main() -> None:
         _fail(f"error: {error}")
     except KeyboardInterrupt:
         _fail("interrupted: a run continues with 'ease run --resume DIR'", INTERRUPTED)
+    except BrokenPipeError:  # the reader of a pipe, such as `head`, has seen enough
+        _discard_output()
+        sys.exit(1)
     except OSError as error:
         if debug:
             raise
@@ -120,6 +136,12 @@ def _show_all_characters() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
+def _quiet_pillow() -> None:
+    """Pillow's remarks about damaged images: what cannot be used is an error, in one line of ours."""
+    logging.getLogger("PIL").setLevel(logging.CRITICAL)
+    warnings.filterwarnings("ignore", module=r"PIL\..*")
+
+
 def _check_words(words: list[str]) -> None:
     """Refuse empty words: a shell variable that is not set leaves one, and as a path it means the current folder."""
     for at, word in enumerate(words):
@@ -129,8 +151,20 @@ def _check_words(words: list[str]) -> None:
 
 
 def _fail(line: str, code: int = 2) -> None:
-    print(one_line(line), file=sys.stderr)
+    with contextlib.suppress(OSError):  # stderr itself may be what cannot be written
+        print(one_line(line), file=sys.stderr, flush=True)
+    _discard_output()
     sys.exit(code)
+
+
+def _discard_output() -> None:
+    """Make the interpreter's last flush succeed if stdout or stderr cannot be written."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            with contextlib.suppress(OSError, ValueError):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 if __name__ == "__main__":

@@ -44,6 +44,13 @@ class Connection(H11Protocol):
         self._timer.cancel()
         super().connection_lost(exc)
 
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what is no HTTP. Where an answer has begun already, no second one can follow: the connection ends."""
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            super().send_400_response(msg)
+        else:
+            self.transport.close()
+
     def _make_room(self) -> None:
         """Close a connection that is not being answered; one with an incomplete request before an idle one."""
         others = [one for one in self.connections if isinstance(one, Connection) and one is not self]

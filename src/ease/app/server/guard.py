@@ -10,6 +10,7 @@ import time
 from collections.abc import Mapping
 from urllib.parse import urlsplit
 
+from h11 import LocalProtocolError
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
@@ -98,8 +99,9 @@ class Guard:
             await self.app(scope, exchange.receive, exchange.send)
         except HTTPException as error:
             await self._refuse(scope, exchange, error)
-        except ClientDisconnect:
-            exchange.status = exchange.status or 499  # the client has left
+        except (ClientDisconnect, LocalProtocolError):
+            # The client has left, or broke the protocol in the middle of its body: uvicorn has refused that already.
+            exchange.status = exchange.status or 499
         except Exception as error:
             self.log.failure(f"{scope['method']} {scope['path']}", error)
             sentence = "something went wrong in the server: try again, and see its log if it happens again"

@@ -53,7 +53,7 @@ def serve(
     log = Log()
     with (
         contextlib.suppress(KeyboardInterrupt),
-        log.capturing("uvicorn", "uvicorn.error", "uvicorn.asgi", "asyncio"),
+        log.capturing("uvicorn", "uvicorn.error", "uvicorn.asgi", "asyncio", "python_multipart", "PIL"),
         _stopping_on_sigterm(),
         _bound(host, port) as listening,
         Service(

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import io
 import os
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -179,6 +182,21 @@ def read_image_file(path: Path, name: str = "") -> bytes:
         raise _unreadable(name, error) from error
 
 
+_TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
+
+
+@cache
+def _silence_libtiff() -> None:
+    """Keep libtiff, which Pillow brings along on Linux, from printing to stderr what it thinks of damaged files."""
+    with contextlib.suppress(OSError, AttributeError, StopIteration):
+        Image.init()  # loads the library
+        with open("/proc/self/maps") as maps:
+            path = next(line.split()[-1] for line in maps if "/libtiff" in line)
+        library = ctypes.CDLL(path)
+        library.TIFFSetErrorHandler(None)
+        library.TIFFSetWarningHandler(None)
+
+
 def _read(
     content: bytes, name: str, limits: ImageLimits, divisor: int, take: Callable[[Image.Image], Any]
 ) -> Any:
@@ -187,6 +205,8 @@ def _read(
         raise EaseError(f"image '{name}' is empty (0 bytes): copy it again or remove it")
     if _is_unsupported(content):
         raise unsupported_format(name)
+    if content[:4] in _TIFF:
+        _silence_libtiff()
     try:
         with _open(_Timed(content, name, limits.seconds), name, limits) as image:
             if image.info.get("progressive") and _scans(content) > limits.scans:
