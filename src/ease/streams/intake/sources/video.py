@@ -23,7 +23,7 @@ def is_video(path: Path) -> bool:
     return path.suffix.lower() in VIDEO_EXTENSIONS
 
 
-def video_frames(path: Path, every: int) -> Iterator[tuple[str, Tensor]]:
+def video_frames(path: Path, every: int) -> Iterator[tuple[int, Tensor]]:
     """Every n-th frame of a video, from the first on.
 
     Args:
@@ -31,7 +31,7 @@ def video_frames(path: Path, every: int) -> Iterator[tuple[str, Tensor]]:
         every: 1 for all frames, 2 for each second one, and so on.
 
     Yields:
-        The name FILE#FRAME, frames counted from 0, and the frame, uint8 RGB [3, H, W].
+        The number of the frame, counted from 0, and the frame, uint8 RGB [3, H, W].
 
     Raises:
         EaseError: The video cannot be read; frames before the damage have been given.
@@ -48,10 +48,9 @@ def video_frames(path: Path, every: int) -> Iterator[tuple[str, Tensor]]:
                 if number >= MAX_FRAMES:
                     raise EaseError(f"video '{shown(path)}' has more than {MAX_FRAMES:,} frames: cut it")
                 if number % every == 0:
-                    name = f"{path}#{number}"
-                    LIMITS.check_size(frame.width, frame.height, name)
+                    LIMITS.check_size(frame.width, frame.height, f"{path}#{number}")
                     pixels = torch.from_numpy(frame.to_ndarray(format="rgb24"))
-                    yield name, pixels.permute(2, 0, 1).contiguous()
+                    yield number, pixels.permute(2, 0, 1).contiguous()
     except EaseError:
         raise
     except Exception as error:  # ffmpeg has an error for everything
