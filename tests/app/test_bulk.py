@@ -84,7 +84,8 @@ def test_a_folder_gives_one_row_for_each_file_and_the_exit_code_says_that_one_is
 def test_all_formats_say_what_python_says(ease: Ease, trained: Path, photos: Path, tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
     (photos / "0" / "bad.jpg").unlink()
-    expected = Classifier.open(trained).predict([Path(name) for name in names(photos)], top_k=2)
+    classifier = Classifier.open(trained)
+    expected = classifier.predict([Path(name) for name in names(photos)], top_k=2)
     for ending in FORMATS:
         assert (
             ease("predict", photos, "--model", trained, "--out", tmp_path / f"o{ending}", "--top", 2).code
@@ -96,7 +97,7 @@ def test_all_formats_say_what_python_says(ease: Ease, trained: Path, photos: Pat
                 assert float(row["confidence_2"]) == pytest.approx(one.confidences[1], abs=1e-4)
                 assert row["is_unknown"] == str(one.is_unknown).lower()
                 continue
-            assert row.pop("generation") == Classifier.open(trained).generation
+            assert row.pop("generation") == classifier.generation
             found = Prediction.model_validate(row)
             assert found.names == one.names
             assert found.confidences == pytest.approx(one.confidences, abs=1e-5)
