@@ -24,6 +24,7 @@ import resource
 import shutil
 import signal
 import sys
+import tarfile
 import tempfile
 import time
 import zipfile
@@ -190,6 +191,22 @@ def fuzz_image(bench: Bench, data: bytes) -> None:
     bench.model.predict([data])
 
 
+def fuzz_table(bench: Bench, data: bytes) -> None:
+    """The bytes are a table of paths and labels, as CSV, TSV, JSON lines or Parquet; the first says which."""
+    endings = ("csv", "tsv", "jsonl", "parquet")
+    _source(bench, data[1:], f"labels.{endings[(data[:1] or b'0')[0] % len(endings)]}")
+
+
+def fuzz_coco(bench: Bench, data: bytes) -> None:
+    """The bytes are labels in the form of COCO."""
+    _source(bench, data, "labels.json")
+
+
+def fuzz_shard(bench: Bench, data: bytes) -> None:
+    """The bytes are a shard in the form of webdataset."""
+    _source(bench, data, "shard.tar")
+
+
 def fuzz_upload(bench: Bench, data: bytes) -> None:
     """The bytes are the body of a form, with the boundary `b`."""
     head = {"content-type": "multipart/form-data; boundary=b"}
@@ -214,6 +231,19 @@ TARGETS: dict[str, Callable[[Bench, bytes], None]] = {
     for name, target in list(globals().items())
     if name.startswith("fuzz_")
 }
+
+
+def _source(bench: Bench, data: bytes, name: str) -> None:
+    """Images to learn from, in a folder with one picture; what cannot be used is refused, and then left out."""
+    from ease.errors import EaseError
+    from ease.streams.intake import collect_images
+
+    _picture(bench)
+    path = bench.folder / name
+    path.write_bytes(data)
+    with contextlib.suppress(EaseError):
+        collect_images(path)
+    collect_images(path, unreadable="skip")
 
 
 def _command(bench: Bench, data: bytes, name: str, words: Callable[[Path], list[str]]) -> None:
@@ -386,6 +416,19 @@ def made(bench: Bench, target: str) -> list[bytes]:
         return [_encoded(bench, kind) for kind in ("PNG", "JPEG", "BMP", "WEBP", "TIFF", "GIF")]
     if target == "upload-archive":
         return [_zipped({"three/a.png": _encoded(bench, "PNG"), "four/b.jpg": _encoded(bench, "JPEG")})]
+    if target == "table":
+        return [b"\0path,label\npicture.png,a\n", b'\2{"path": "picture.png", "label": "a"}\n', *_parquet()]
+    if target == "coco":
+        value = {
+            "images": [{"id": 1, "file_name": "picture.png"}],
+            "annotations": [{"image_id": 1, "category_id": 2}],
+            "categories": [{"id": 2, "name": "a"}],
+        }
+        return [json.dumps(value).encode()]
+    if target == "shard":
+        return [
+            _tarred({"a.png": _encoded(bench, "PNG"), "a.cls": b"1", "b.jpg": b"", "b.json": b'{"label": 2}'})
+        ]
     if target == "upload":
         picture = _encoded(bench, "PNG")
         head = b'--b\r\nContent-Disposition: form-data; name="image"; filename="five/a.png"\r\n\r\n'
@@ -399,6 +442,28 @@ def _encoded(bench: Bench, kind: str) -> bytes:
     buffer = io.BytesIO()
     Image.fromarray(bench.image).save(buffer, kind)
     return buffer.getvalue()
+
+
+def _tarred(members: dict[str, bytes]) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        for name, content in members.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
+    return buffer.getvalue()
+
+
+def _parquet() -> list[bytes]:
+    """A Parquet table, where pyarrow is installed."""
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        return []
+    buffer = io.BytesIO()
+    pyarrow.parquet.write_table(pyarrow.table({"path": ["picture.png"], "label": ["a"]}), buffer)
+    return [b"\3" + buffer.getvalue()]
 
 
 def _zipped(members: dict[str, bytes]) -> bytes:

@@ -12,8 +12,11 @@ Advance = Callable[[int], None]
 class Progress(Protocol):
     """Something that can show how far the work has come."""
 
-    def bar(self, label: str, total: int, done: int = 0) -> AbstractContextManager[Advance]:
-        """A bar of `total` steps, `done` of them already; call the result with steps that were just made."""
+    def bar(self, label: str, total: int | None, done: int = 0) -> AbstractContextManager[Advance]:
+        """A bar of `total` steps, `done` of them already; call the result with steps that were just made.
+
+        Without a total it is not known how many there will be.
+        """
         ...
 
     def say(self, line: str) -> None:
@@ -25,7 +28,7 @@ class Quiet:
     """Shows nothing."""
 
     @contextmanager
-    def bar(self, label: str, total: int, done: int = 0) -> Iterator[Advance]:
+    def bar(self, label: str, total: int | None, done: int = 0) -> Iterator[Advance]:
         yield lambda steps: None
 
     def say(self, line: str) -> None:
@@ -61,7 +64,7 @@ class Bars:
         self._open = 0
 
     @contextmanager
-    def bar(self, label: str, total: int, done: int = 0) -> Iterator[Advance]:
+    def bar(self, label: str, total: int | None, done: int = 0) -> Iterator[Advance]:
         if self._open == 0:
             self._rich.start()
         self._open += 1

@@ -38,6 +38,7 @@ from ease.storage.model_directory import ModelDirectory
 from ease.streams import ImageSet, Task
 from ease.streams.images import jpeg_thumbnail
 from ease.streams.intake import LabelledImages, as_image_set, class_name, collect_images
+from ease.streams.intake.sources import AllowUrls
 from ease.streams.stream import Augmentation
 from ease.streams.transforms import Transforms
 from ease.training.engine import Engine
@@ -297,18 +298,27 @@ class Classifier:
 
     def learn(
         self,
-        source: Path | str | Mapping[str, Sequence[Any]] | LabelledImages,
+        source: Path | str | Mapping[str, Sequence[Any]] | LabelledImages | None = None,
         *,
+        labels: Path | str | None = None,
+        root: Path | str | None = None,
+        columns: Sequence[str] | None = None,
+        allow_urls: AllowUrls = False,
         extend: bool = False,
         tune: bool = False,
         unreadable: Literal["refuse", "skip"] = "refuse",
         thumbnails: bool = False,
         progress: Progress | None = None,
     ) -> Learned:
-        """Learn classes from a folder with one folder per class, or from a mapping of names to images.
+        """Learn classes from a folder with one folder per class, a table, or a mapping of names to images.
 
         Args:
-            source: The folder, the mapping, or what `collect_images` returned for one of them.
+            source: The folder, or another place that `collect_images` takes; the mapping; or what `collect_images`
+                returned for one of them.
+            labels: A table or a COCO file with the labels of the images in the folder `source`.
+            root: The folder that relative paths of a table begin at.
+            columns: The names of the table's columns of paths and labels, where they are not recognised.
+            allow_urls: Whether http and https addresses in tables are fetched.
             extend: Add the images of known classes to these classes. If False, a known class is an error.
             tune: Train an adapter on the first images of a new model, and keep it if it improves the accuracy on
                 held-out images. The measured accuracies are in the notes of the result.
@@ -324,7 +334,15 @@ class Classifier:
             if isinstance(source, LabelledImages):
                 photos = source
             else:
-                photos = collect_images(source, unreadable=unreadable, progress=progress)
+                photos = collect_images(
+                    source,
+                    labels=labels,
+                    root=root,
+                    columns=columns,
+                    allow_urls=allow_urls,
+                    unreadable=unreadable,
+                    progress=progress,
+                )
             known = {name: position for position, name in enumerate(self.classes)}
             again = tuple(name for name in photos.names if name in known)
             if again and not extend:

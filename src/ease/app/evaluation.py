@@ -117,27 +117,30 @@ class Evaluation:
 
 def evaluate_folder(
     classifier: Classifier,
-    folder: Path | str,
+    folder: Path | str | None,
     unreadable: Literal["refuse", "skip"] = "refuse",
     progress: Progress | None = None,
+    **shape: Any,
 ) -> tuple[Evaluation, LabelledImages]:
-    """Score a model on a folder with one folder of photos per class.
+    """Score a model on a folder with one folder of photos per class, or on photos of another shape.
 
     Args:
         classifier: The model.
         folder: The photos. Classes that the model does not know are used to measure its unknown score.
         unreadable: Whether damaged files are an error (`refuse`) or left out (`skip`).
         progress: Where to show progress.
+        shape: The further arguments of `collect_images`: labels, root, columns, allow_urls.
 
     Returns:
         The evaluation, and the photos it was made on.
     """
-    photos = collect_images(folder, unreadable=unreadable, progress=progress)
+    photos = collect_images(folder, unreadable=unreadable, progress=progress, **shape)
     position = {name: i for i, name in enumerate(classifier.classes)}
     labels = np.array([position.get(photos.names[c], -1) for c in photos.images.labels])
     if not (labels >= 0).any():
         some = ", ".join(classifier.classes[:5]) or "none yet"
-        raise EaseError(f"no class folder in '{folder}' is a class of the model (it knows: {some} ...)")
+        where = folder if folder is not None else shape.get("labels")
+        raise EaseError(f"no class folder in '{where}' is a class of the model (it knows: {some} ...)")
     logits = classifier.predictor.logits(photos.images, progress=progress)
     known, strange = logits[labels >= 0], logits[labels < 0]
     truth = torch.from_numpy(labels[labels >= 0])

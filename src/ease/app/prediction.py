@@ -6,6 +6,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, computed_field
 
+from ease.errors import EaseError
+
 UNKNOWN_THRESHOLD = 0.5
 """An image whose unknown score is above this is taken for none of the classes."""
 
@@ -28,8 +30,10 @@ class Prediction(BaseModel):
         file: The image's file name, where it has one.
         classes: The most likely classes with their confidences, the best one first.
         unknown: From 0 (certainly a known class) to 1 (certainly none of them); None if the model is not calibrated.
-        is_unknown: Whether the image is more likely none of the classes than one of them.
+        threshold: An unknown score above this means that the image is taken for none of the classes.
+        is_unknown: Whether the unknown score is above the threshold.
         calibrated: Whether the confidences were fitted on held-out images.
+        error: Why the image could not be used, in one sentence; then `classes` is empty. None if it could be used.
 
     Example:
         >>> from ease import Prediction
@@ -46,22 +50,45 @@ class Prediction(BaseModel):
     )
     classes: tuple[ClassConfidence, ...] = Field(description="the most likely classes, the best one first")
     calibrated: bool = Field(description="whether confidences were fitted on held-out images")
+    threshold: float = Field(
+        UNKNOWN_THRESHOLD, description="an unknown score above this means: none of the classes"
+    )
+    error: str | None = Field(
+        None, description="why the image could not be used, in one sentence; then there are no classes"
+    )
 
-    @computed_field(description="whether the image is more likely none of the classes")  # type: ignore[prop-decorator]
+    @computed_field(description="whether the unknown score is above the threshold")  # type: ignore[prop-decorator]
     @property
     def is_unknown(self) -> bool:
         """Whether the image is more likely none of the classes than one of them."""
-        return self.unknown is not None and self.unknown > UNKNOWN_THRESHOLD
+        return self.unknown is not None and self.unknown > self.threshold
+
+    @classmethod
+    def failed(cls, file: str, error: str, *, calibrated: bool) -> Prediction:
+        """The prediction for an image that could not be used.
+
+        Args:
+            file: The name of the image.
+            error: Why, in one sentence.
+            calibrated: Whether the confidences of the model were fitted on held-out images.
+        """
+        return cls(file=file, unknown=None, classes=(), calibrated=calibrated, error=error)
 
     @property
     def name(self) -> str:
-        """The most likely class."""
-        return self.classes[0].name
+        """The most likely class. For an image that could not be used, this raises its error."""
+        return self._best.name
 
     @property
     def confidence(self) -> float:
-        """The confidence in the most likely class."""
-        return self.classes[0].confidence
+        """The confidence in the most likely class. For an image that could not be used, this raises its error."""
+        return self._best.confidence
+
+    @property
+    def _best(self) -> ClassConfidence:
+        if self.error is not None:
+            raise EaseError(self.error)
+        return self.classes[0]
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -78,7 +105,8 @@ class Predictions(BaseModel):
     """What `ease predict --json` prints and `POST /predict` answers.
 
     Attributes:
-        version: Of this schema.
+        version: Of this schema. Fields may be added without a new version: readers ignore what they do not know. A
+            field that goes, or that means something else, makes a new one.
         generation: Of the model that made all of the predictions.
         calibrated: Whether confidences were fitted on held-out images.
         predictions: One for each image, in their order.

@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from ease import __version__
-from ease.cli import classify, lists, models, paper, runs, serve, share
+from ease.cli import classify, lists, models, paper, predict, runs, serve, share
 from ease.errors import EaseError, one_line
 from ease.filesystem import explain
 
@@ -60,7 +60,7 @@ def _options(
 COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
     "Classify": {
         "learn": classify.learn,
-        "predict": classify.predict,
+        "predict": predict.predict,
         "serve": serve.serve,
         "rename": classify.rename,
         "forget": classify.forget,

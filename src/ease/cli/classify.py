@@ -1,9 +1,7 @@
-"""Commands that grow a classifier from folders of photos: learn, predict, rename, forget, rollback."""
+"""Commands that grow a classifier from photos: learn, rename, forget, rollback."""
 
 from __future__ import annotations
 
-import csv
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,12 +15,16 @@ from ease.errors import EaseError
 if TYPE_CHECKING:
     from ease.app.changes import Learned
     from ease.app.classifier import Classifier
-    from ease.app.prediction import Prediction
 
 
 def learn(
-    folder: Annotated[Path, typer.Argument(help="Photos, one folder per class.")],
     model: Annotated[Path, typer.Option(help="Model directory; it is created if it does not exist.")],
+    source: options.Photos = None,
+    labels: options.Labels = None,
+    root: options.Root = None,
+    columns: options.Columns = None,
+    allow_urls: options.AllowUrls = False,
+    allow_private_urls: options.AllowPrivateUrls = False,
     extend: Annotated[
         bool, typer.Option("--extend", help="Also learn from photos of classes that the model knows.")
     ] = False,
@@ -50,7 +52,7 @@ def learn(
     seed: Annotated[int | None, typer.Option(help="Random seed.", rich_help_panel=options.NEW_MODEL)] = None,
     sets: options.MethodSets = None,
 ) -> None:
-    """Teach a model the classes in a folder of photos.
+    """Teach a model the classes of photos: a folder for each class, or a table with paths and labels.
 
     The model stores no photo, unless --thumbnails is given. Repeat the command with further folders at any time.
     """
@@ -60,7 +62,13 @@ def learn(
     from ease.storage.model_directory import ModelDirectory
     from ease.streams.intake import collect_images
 
-    damaged = options.refuse_or_skip(unreadable)
+    shape: dict[str, Any] = {
+        "labels": labels,
+        "root": root,
+        "columns": options.names(columns) or None,
+        "allow_urls": options.allowed_urls(allow_urls, allow_private_urls),
+        "unreadable": options.refuse_or_skip(unreadable),
+    }
     given: dict[str, Any] = {
         "method": method,
         "backbone": backbone,
@@ -76,9 +84,9 @@ def learn(
                 f"{name} is an option for a new model, and there is a model in {model}: leave it out"
             )
         classifier = Classifier.open(model, weights)
-        photos = collect_images(folder, unreadable=damaged, progress=Bars())
+        photos = collect_images(source, progress=Bars(), **shape)
     else:
-        photos = collect_images(folder, unreadable=damaged, progress=Bars())
+        photos = collect_images(source, progress=Bars(), **shape)
         # Not written yet: a failure before anything was learned leaves nothing behind.
         classifier = Classifier.create(
             model, weights=weights, settings=parse_sets(sets or []), write=False, **given
@@ -114,61 +122,6 @@ def _show_learned(learned: Learned, classifier: Classifier) -> None:
 
 def _count(number: int, one: str, several: str | None = None) -> str:
     return f"{number} {one if number == 1 else several or one + 's'}"
-
-
-def predict(
-    images: Annotated[
-        list[Path], typer.Argument(metavar="IMAGE|FOLDER", help="Photos, or folders of photos.")
-    ],
-    model: options.ModelDirectory,
-    top: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Number of classes to name for each photo.")
-    ] = 5,
-    budget: options.Budget = None,
-    weights: options.Weights = None,
-    as_json: options.Json = False,
-    as_csv: Annotated[
-        bool, typer.Option("--csv", help="Print the result as CSV, one line per photo and class.")
-    ] = False,
-) -> None:
-    """Name what photos show, with confidences.
-
-    A photo that is like none of the classes is marked as unknown.
-    """
-    from ease.app.classifier import Classifier
-    from ease.app.prediction import Predictions
-    from ease.progress import Bars
-    from ease.streams.intake import find_images
-
-    if as_json and as_csv:
-        raise EaseError("--json and --csv exclude each other: choose one")
-    paths = find_images(images)
-    classifier = Classifier.open(model, weights, budget=budget)
-    found = [
-        one.model_copy(update={"file": str(path)})
-        for path, one in zip(paths, classifier.predict(list(paths), top, Bars()), strict=True)
-    ]
-    calibrated = classifier.calibration.calibrated
-    if as_json:
-        whole = Predictions(generation=classifier.generation, calibrated=calibrated, predictions=tuple(found))
-        print_json(whole.model_dump(mode="json"))
-    elif as_csv:
-        _print_csv(found)
-    else:
-        for one in found:
-            classes = ", ".join(f"{each.name} {100 * each.confidence:.1f} %" for each in one.classes)
-            typer.echo(f"{one.file}: {'unknown? ' if one.is_unknown else ''}{classes}")
-        if found and not calibrated:
-            typer.echo("note: confidences are not calibrated: no class had enough images for that", err=True)
-
-
-def _print_csv(predictions: list[Prediction]) -> None:
-    table = csv.writer(sys.stdout, lineterminator="\n")
-    table.writerow(["file", "rank", "class", "confidence", "unknown"])
-    for one in predictions:
-        unknown = "" if one.unknown is None else f"{one.unknown:.4f}"
-        for rank, each in enumerate(one.classes, start=1):
-            table.writerow([one.file, rank, each.name, f"{each.confidence:.4f}", unknown])
 
 
 def rename(

@@ -14,7 +14,12 @@ from ease.errors import EaseError
 
 def evaluate(
     model: options.ModelDirectory,
-    folder: Annotated[Path | None, typer.Argument(help="Photos, one folder per class.")] = None,
+    source: options.Photos = None,
+    labels: options.Labels = None,
+    root: options.Root = None,
+    columns: options.Columns = None,
+    allow_urls: options.AllowUrls = False,
+    allow_private_urls: options.AllowPrivateUrls = False,
     dataset: options.Dataset = None,
     data_root: options.DataRoot = None,
     weights: options.Weights = None,
@@ -26,15 +31,23 @@ def evaluate(
     budget: options.Budget = None,
     as_json: options.Json = False,
 ) -> None:
-    """Evaluate a model on a folder of photos, or on the test images of a dataset."""
-    if (folder is None) == (dataset is None):
+    """Evaluate a model on photos, which may have any shape that `ease learn` takes, or on a dataset's test images."""
+    photos: dict[str, Any] = {
+        "source": source,
+        "labels": labels,
+        "root": root,
+        "columns": options.names(columns) or None,
+        "allow_urls": options.allowed_urls(allow_urls, allow_private_urls),
+    }
+    if not any(photos.values()) == (dataset is None):
         raise EaseError(
             "nothing to evaluate on: give a folder of photos with one folder per class, or --dataset NAME"
         )
-    if folder is not None:
+    if dataset is None:
         if data_root is not None or limit_per_class is not None:
             raise EaseError("--data-root and --limit-per-class belong to --dataset, not to a folder")
-        _evaluate_folder(model, folder, weights, out, options.refuse_or_skip(unreadable), budget, as_json)
+        photos["unreadable"] = options.refuse_or_skip(unreadable)
+        _evaluate_photos(model, photos, weights, out, budget, as_json)
         return
     if out is not None:
         raise EaseError("--out belongs to a folder of photos; for datasets see 'ease run' and 'ease report'")
@@ -53,12 +66,11 @@ def evaluate(
         typer.echo(f"note: {note}")
 
 
-def _evaluate_folder(
+def _evaluate_photos(
     model: Path,
-    folder: Path,
+    given: dict[str, Any],
     weights: Path | None,
     out: Path | None,
-    unreadable: Any,
     budget: int | None,
     as_json: bool,
 ) -> None:
@@ -71,7 +83,7 @@ def _evaluate_folder(
         check_folder_place(out)
 
     classifier = Classifier.open(model, weights, budget=budget)
-    found, photos = evaluate_folder(classifier, folder, unreadable, Bars())
+    found, photos = evaluate_folder(classifier, given.pop("source"), progress=Bars(), **given)
     written = [] if out is None else write_evaluation(found, photos, out)
     if as_json:
         print_json(found.as_json())

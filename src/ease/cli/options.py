@@ -79,6 +79,49 @@ Budget = Annotated[
 Unreadable = Annotated[
     str, typer.Option(metavar="refuse|skip", help="Whether damaged images are an error or left out.")
 ]
+Photos = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="FOLDER|TABLE|SHARDS",
+        help="Photos in one folder per class; a table or a COCO file; a saved dataset, or hf:NAME; shards (.tar).",
+    ),
+]
+Labels = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Table with paths and labels of the photos: .csv, .tsv, .jsonl, .parquet, or COCO .json.",
+        rich_help_panel=DATA,
+    ),
+]
+Root = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIR",
+        help="Folder that relative paths in a table begin at; default: the folder of the table.",
+        rich_help_panel=DATA,
+    ),
+]
+Columns = Annotated[
+    str | None,
+    typer.Option(
+        metavar="PATH,LABEL",
+        help="Columns of paths and labels, where they are not recognised by their names.",
+        rich_help_panel=DATA,
+    ),
+]
+AllowUrls = Annotated[
+    bool,
+    typer.Option("--allow-urls", help="Fetch http and https addresses in tables.", rich_help_panel=DATA),
+]
+AllowPrivateUrls = Annotated[
+    bool,
+    typer.Option(
+        "--allow-private-urls",
+        help="Fetch addresses of private networks and of this machine, too.",
+        rich_help_panel=DATA,
+    ),
+]
 Methods = Annotated[str | None, typer.Option(help="Run only these methods.", metavar="A,B,...")]
 Seeds = Annotated[str | None, typer.Option(help="Random seeds.", metavar="N,N,...")]
 Jobs = Annotated[
@@ -86,13 +129,21 @@ Jobs = Annotated[
 ]
 
 
-def refuse_or_skip(text: str) -> Literal["refuse", "skip"]:
+RefuseOrSkip = Literal["refuse", "skip"]
+
+
+def refuse_or_skip(text: str) -> RefuseOrSkip:
     """The value of --unreadable."""
     if text == "refuse":
         return "refuse"
     if text == "skip":
         return "skip"
     raise unknown("choice for --unreadable", text, ("refuse", "skip"))
+
+
+def allowed_urls(public: bool, private: bool) -> bool | Literal["private"]:
+    """The value of --allow-urls and --allow-private-urls."""
+    return "private" if private else public
 
 
 def path_text(path: Path | None) -> str | None:

@@ -22,7 +22,7 @@ from PIL import Image
 
 from ease.errors import EaseError
 from ease.progress import Quiet
-from ease.streams.intake import as_image_set, class_name, collect_images
+from ease.streams.intake import as_image_set, class_name, collect_images, formats
 from ease.streams.intake.decode import decode
 from tests.streams.test_folder import put, put_classes, truncate
 
@@ -142,8 +142,16 @@ def test_truncated_content_is_refused(kind: str, share: float) -> None:
     assert "\n" not in str(caught.value)
 
 
+@pytest.fixture
+def plain(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a machine that can decode neither HEIC nor AVIF."""
+    monkeypatch.setattr(formats, "HEIC", False)
+    monkeypatch.setattr(formats, "AVIF", False)
+
+
+@pytest.mark.usefixtures("plain")
 @pytest.mark.parametrize("content", [HEIC, AVIF])
-def test_heic_and_avif_are_refused_with_a_hint(content: bytes) -> None:
+def test_heic_and_avif_are_refused_with_a_hint_where_they_cannot_be_read(content: bytes) -> None:
     with pytest.raises(EaseError, match=r"'IMG_1\.jpg'.*convert it to JPEG or PNG"):
         decode(content, "IMG_1.jpg")
 
@@ -324,6 +332,26 @@ def put_bad(path: Path, kind: str) -> None:
         path.write_bytes({"heic": HEIC, "empty": b"", "text": b"hello"}[kind])
 
 
+@pytest.mark.parametrize(("ending", "kind"), [("heic", "HEIF"), ("avif", "AVIF")])
+def test_heic_and_avif_are_read_where_they_can_be(ending: str, kind: str) -> None:
+    if ending == "heic":
+        pytest.importorskip("pillow_heif").register_heif_opener()
+    elif not formats.AVIF:
+        pytest.skip("this Pillow has no AVIF")
+    assert f".{ending}" in formats.IMAGE_EXTENSIONS
+    half = Image.new("RGB", (64, 48), "black")
+    half.paste("white", (0, 0, 32, 48))
+    buffer = io.BytesIO()
+    half.save(buffer, kind)
+    found = decode(buffer.getvalue(), f"IMG_1.{ending}")
+    assert tuple(found.shape) == (3, 48, 64)
+    assert found[:, :, :30].min() > 240
+    assert found[:, :, 34:].max() < 15
+    with pytest.raises(EaseError, match="cannot be read"):
+        decode(buffer.getvalue()[:-200], "torn")
+
+
+@pytest.mark.usefixtures("plain")
 @pytest.mark.parametrize(
     ("name", "kind"),
     [("a.jpg", "torn"), ("b.heic", "heic"), ("c.jpg", "heic"), ("d.jpg", "text"), ("e.png", "empty")],
@@ -349,6 +377,7 @@ def test_bad_images_of_a_mapping_are_treated_alike() -> None:
     assert any("2 files (dog[1], dog[2])" in note for note in photos.notes)
 
 
+@pytest.mark.usefixtures("plain")
 def test_a_class_without_any_readable_image_is_an_error_that_says_why(tmp_path: Path) -> None:
     put_classes(tmp_path, {"cat": 3, "dog": 1})
     (tmp_path / "dog" / "000.png").unlink()

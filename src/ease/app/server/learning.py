@@ -80,7 +80,7 @@ class JobProgress:
         self._share, self._last, self._trained = 0.02, 0.0, False
 
     @contextmanager
-    def bar(self, label: str, total: int, done: int = 0) -> Iterator[Callable[[int], None]]:
+    def bar(self, label: str, total: int | None, done: int = 0) -> Iterator[Callable[[int], None]]:
         """See `Progress`."""
         training = re.fullmatch(r"task \d+: .*", label) is not None
         self._trained = self._trained or training
@@ -91,7 +91,7 @@ class JobProgress:
         def advance(steps: int) -> None:
             nonlocal made
             made += steps
-            self._move(start + (end - start) * min(1.0, made / max(1, total)), message)
+            self._move(start + (end - start) * min(1.0, made / max(1, total or 0)), message)
 
         self._move(start, message, at_once=True)
         yield advance

@@ -7,7 +7,7 @@ from pathlib import Path, PurePosixPath
 from ease.errors import EaseError
 from ease.filesystem import is_file, is_folder, read_text, resolved
 from ease.streams.datasets.benchmarks import Benchmark
-from ease.streams.intake.decode import IMAGE_EXTENSIONS
+from ease.streams.intake.formats import IMAGE_EXTENSIONS
 from ease.streams.intake.scan import FolderScan, Unreadable
 
 LISTS = ("images.txt", "image_class_labels.txt", "classes.txt", "train_test_split.txt")

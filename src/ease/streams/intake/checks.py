@@ -25,7 +25,7 @@ from ease.streams.intake.decode import (
     check_decodable,
     content_digest,
     count_pixels,
-    read_image_file,
+    read_bytes_of,
 )
 from ease.streams.intake.limits import LIMITS, ImageLimits
 from ease.streams.intake.names import list_names
@@ -79,7 +79,7 @@ def check_image(
     try:
         if isinstance(content, Path):
             name = name or str(content)
-            content = read_image_file(content, name)
+        content = read_bytes_of(content, name)
         digest = content_hash(content)
         check_decodable(content, name, limits)
     except EaseError as error:

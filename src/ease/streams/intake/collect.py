@@ -23,7 +23,7 @@ from ease.streams.intake.checks import (
 from ease.streams.intake.decode import ImageContent, MixedSource
 from ease.streams.intake.names import list_files
 from ease.streams.intake.scan import Unreadable
-from ease.streams.intake.sources import Candidates, from_folder, from_memory
+from ease.streams.intake.sources import AllowUrls, Candidates, find_source, from_memory
 from ease.streams.intake.sources.memory import image_content
 
 
@@ -43,16 +43,24 @@ class LabelledImages:
 
 
 def collect_images(
-    source: Path | str | Mapping[str, Sequence[Any]] | Candidates,
+    source: Path | str | Mapping[str, Sequence[Any]] | Candidates | None = None,
     *,
+    labels: Path | str | None = None,
+    root: Path | str | None = None,
+    columns: Sequence[str] | None = None,
+    allow_urls: AllowUrls = False,
     unreadable: Unreadable = "refuse",
     progress: Progress | None = None,
 ) -> LabelledImages:
     """Collect the images of a source and check all of them, so that damage is found before learning begins.
 
     Args:
-        source: A folder with one folder of images per class, a mapping from class names to images as `as_image_set`
-            takes them, or the candidates of another source.
+        source: A folder with one folder of images per class, or any other place that `find_source` recognises; a
+            mapping from class names to images as `as_image_set` takes them; or the candidates of another source.
+        labels: A table or a COCO file with the labels of the images in the folder `source`.
+        root: The folder that relative paths of a table begin at; its own folder if None.
+        columns: The names of the table's columns of paths and labels, where they are not recognised.
+        allow_urls: Whether http and https addresses in tables are fetched; `private` allows private networks, too.
         unreadable: `refuse` raises an error that names an image that cannot be used; `skip` leaves it out with a note.
         progress: Shows how many images have been checked.
 
@@ -69,10 +77,14 @@ def collect_images(
         >>> found.names, len(found.images)
         (('dark', 'light'), 2)
     """
-    if isinstance(source, Mapping):
-        source = from_memory(source)
-    elif not isinstance(source, Candidates):
-        source = from_folder(Path(source), unreadable)
+    if isinstance(source, Mapping | Candidates):
+        if labels is not None or root is not None or columns is not None or allow_urls:
+            raise EaseError("labels, root, columns and allow_urls belong to a path: leave them out")
+        source = from_memory(source) if isinstance(source, Mapping) else source
+    else:
+        source = find_source(
+            source, labels, root=root, columns=columns, allow_urls=allow_urls, unreadable=unreadable
+        )
     names = source.class_names
     if not names:
         raise EaseError("there is no class: name at least one, with its images")
@@ -88,9 +100,9 @@ def collect_images(
         *find_duplicates(facts).notes(names),
         *size_notes({name: counts[label] for label, name in enumerate(names)}),
     ]
-    labels = np.array([fact.label for fact in facts], dtype=np.int64)
+    known = np.array([fact.label for fact in facts], dtype=np.int64)
     pixels = MixedSource(contents, [fact.name for fact in facts])
-    return LabelledImages(names, ImageSet(pixels, np.arange(len(facts)), labels), tuple(notes))
+    return LabelledImages(names, ImageSet(pixels, np.arange(len(facts)), known), tuple(notes))
 
 
 _Skipped = dict[str, tuple[int | None, str]]

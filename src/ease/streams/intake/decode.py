@@ -21,20 +21,12 @@ from torch import Tensor
 
 from ease.errors import EaseError
 from ease.streams.images import content_hash, pixel_hash
+from ease.streams.intake.formats import HEAD, formats_of
 from ease.streams.intake.limits import LIMITS, ImageLimits, TooLargeError, too_large
+from ease.streams.intake.stored import StoredImage
 
-ImageContent = Path | bytes | Tensor
-"""An image in one of three forms: a file, the bytes of a file, or pixels, uint8 RGB [3, H, W]."""
-
-IMAGE_EXTENSIONS = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif"})
-FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "TIFF", "GIF")
-"""The formats that are decoded. Pillow supports many more, such as PostScript, which are disabled for safety."""
-
-UNSUPPORTED_EXTENSIONS = frozenset({".heic", ".heif", ".hif", ".avif"})
-"""Image formats that are not decoded. Such files are reported, whereas files that are not images are ignored."""
-_UNSUPPORTED_BRANDS = frozenset(
-    (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1", b"avif", b"avis")
-)
+ImageContent = Path | bytes | Tensor | StoredImage
+"""An image: a file, the bytes of a file, pixels (uint8 RGB [3, H, W]), or a place from which such bytes are read."""
 
 LARGE_IMAGE_PIXELS = 2**24
 """A JPEG with more pixels is decoded at 1/2, 1/4 or 1/8 of its size; large images are checked one at a time."""
@@ -50,7 +42,7 @@ def decode(content: bytes, name: str, limits: ImageLimits = LIMITS) -> Tensor:
     first frame is taken. A JPEG with more than `LARGE_IMAGE_PIXELS` pixels is decoded at a fraction of its size.
 
     Args:
-        content: The bytes of a file in one of `FORMATS`.
+        content: The bytes of a file in one of the formats of `ease.streams.intake.formats`.
         name: Name of the image in error messages.
         limits: The largest image that is accepted. The header is checked before any pixel is decoded.
 
@@ -78,14 +70,26 @@ def load_content(content: ImageContent, name: str) -> Tensor:
         return content
     if isinstance(content, Path):
         return decode(read_image_file(content), str(content))
-    return decode(content, name)
+    return decode(read_bytes_of(content, name), name)
 
 
 def content_digest(content: ImageContent) -> str:
     """The hash that identifies an image: of the bytes of its file, or of its pixels if there is no file."""
     if isinstance(content, Tensor):
         return pixel_hash(content.permute(1, 2, 0).numpy())
-    return content_hash(read_image_file(content) if isinstance(content, Path) else content)
+    return content_hash(read_bytes_of(content, ""))
+
+
+def read_bytes_of(content: Path | bytes | StoredImage, name: str) -> bytes:
+    """The bytes of an image file, wherever they are.
+
+    Args:
+        content: A file, bytes, or a place from which they are read.
+        name: What messages call the image; a file without a name is called by its path.
+    """
+    if isinstance(content, Path):
+        return read_image_file(content, name)
+    return content.read(name) if isinstance(content, StoredImage) else content
 
 
 def decode_pillow(image: Image.Image, name: str) -> Tensor:
@@ -203,8 +207,6 @@ def _read(
     """Decode and return `take(image)`. Where it is cheap, the sides are divided by `divisor`: 1, 2, 4 or 8."""
     if not content:
         raise EaseError(f"image '{name}' is empty (0 bytes): copy it again or remove it")
-    if _is_unsupported(content):
-        raise unsupported_format(name)
     if content[:4] in _TIFF:
         _silence_libtiff()
     try:
@@ -221,8 +223,10 @@ def _read(
 
 
 def _open(file: BinaryIO, name: str, limits: ImageLimits) -> Image.Image:
+    formats = formats_of(file.read(HEAD), name)
+    file.seek(0)
     try:
-        image = Image.open(file, formats=FORMATS)
+        image = Image.open(file, formats=formats)
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise too_large(name, f"has more than {limits.pixels:,} pixels") from error
     try:
@@ -273,13 +277,6 @@ def _scans(content: bytes) -> int:
 
 _MARKER = re.compile(rb"\xff[\xc0-\xcf\xd9-\xfe]")
 """The start of a segment; not a byte 0xFF within the data (followed by 0) and not a restart (0xD0 to 0xD7)."""
-
-
-def _is_unsupported(content: bytes) -> bool:
-    """Whether this is HEIC or AVIF; both begin with a box that lists compatible formats."""
-    size = min(int.from_bytes(content[:4], "big"), 256)
-    brands = {content[at : at + 4] for at in (8, *range(16, size, 4))}
-    return content[4:8] == b"ftyp" and not brands.isdisjoint(_UNSUPPORTED_BRANDS)
 
 
 def _upright(image: Image.Image) -> Image.Image:
@@ -337,11 +334,6 @@ def _to_eight_bits(image: Image.Image) -> Callable[[npt.NDArray[Any]], npt.NDArr
     if image.mode not in ("I", "F") or high > 255:
         return lambda values: (values.astype(np.int64) >> 8).astype(np.uint8)
     return lambda values: values.astype(np.uint8)
-
-
-def unsupported_format(name: str) -> EaseError:
-    """The error for an image in a format that is not decoded."""
-    return EaseError(f"image '{name}' is HEIC or AVIF, which is not supported: convert it to JPEG or PNG")
 
 
 def _unreadable(name: str, error: BaseException) -> EaseError:

@@ -15,7 +15,7 @@ from typing import Literal
 
 from ease.errors import EaseError, showable
 from ease.filesystem import explain, explained, is_folder, resolved, shown, what_is
-from ease.streams.intake.decode import IMAGE_EXTENSIONS, UNSUPPORTED_EXTENSIONS, unsupported_format
+from ease.streams.intake.formats import IMAGE_EXTENSIONS, UNSUPPORTED_EXTENSIONS, unsupported_format
 from ease.streams.intake.names import is_system_file, list_files
 
 Unreadable = Literal["skip", "refuse"]
@@ -134,22 +134,48 @@ def find_images(places: Sequence[Path | str]) -> list[Path]:
     """
     found: list[Path] = []
     for place in map(Path, places):
-        kind = what_is(place)
-        if kind == "folder":
-            wanted = IMAGE_EXTENSIONS | UNSUPPORTED_EXTENSIONS
-            with explained("look through", place):
-                files = _walk(place, _FolderCount(), _refuse, _ignore)
-                own = sorted(path for path in files if path.suffix.lower() in wanted)
+        if what_is(place) == "folder":
+            own = list(walk_images(place))
             if not own:
-                raise EaseError(
-                    f"folder '{place}' has no image in it: give one that has, or the images themselves"
-                )
+                raise no_image(place)
             found += own
-        elif kind == "missing":
-            raise EaseError(f"'{shown(place)}' does not exist: check the path")
         else:
-            found.append(place)
+            found.append(existing(place))
     return found
+
+
+def walk_images(
+    folder: Path,
+    more: frozenset[str] = frozenset(),
+    problem: Callable[[Path, str], None] | None = None,
+) -> Iterator[Path]:
+    """The images of a folder at any depth, one after the other, in the order of their paths.
+
+    Args:
+        folder: The folder.
+        more: Further endings of files to list, such as those of videos.
+        problem: Called with a link that leads to nothing or back, and what is wrong; without it, that is an error.
+
+    Raises:
+        EaseError: A folder cannot be listed.
+    """
+    wanted = IMAGE_EXTENSIONS | UNSUPPORTED_EXTENSIONS | more
+    with explained("look through", folder):
+        for path in _walk(folder, _FolderCount(), problem or _refuse, _ignore):
+            if path.suffix.lower() in wanted:
+                yield path
+
+
+def existing(place: Path) -> Path:
+    """A place that something lies at, or an error."""
+    if what_is(place) == "missing":
+        raise EaseError(f"'{shown(place)}' does not exist: check the path")
+    return place
+
+
+def no_image(folder: Path) -> EaseError:
+    """The error for a folder in which there is nothing to look at."""
+    return EaseError(f"folder '{folder}' has no image in it: give one that has, or the images themselves")
 
 
 class _Search:
@@ -218,7 +244,8 @@ def _walk(
     hide: Callable[[Path], None],
     above: frozenset[FolderId] = frozenset(),
 ) -> Iterator[Path]:
-    """The files of a folder at any depth.
+    """The files of a folder at any depth, in the order of their paths. No more than one folder's names are held
+    for each level.
 
     Args:
         folder: Where to begin.
@@ -227,26 +254,34 @@ def _walk(
         hide: Called with hidden files and folders, which are left out.
         above: Ids of the folders that contain it, as it was reached.
     """
-    waiting = [(folder, above)]
-    while waiting:
-        here, above = waiting.pop()
-        folders.enter(here)
-        own = _folder_id(here)
-        if own in above:
-            problem(here, _cycle(here))
+    own = _enter(folder, folders)
+    if own in above:
+        problem(folder, _cycle(folder))
+        return
+    # One iterator for each folder on the way down, so that files come in the order of their paths.
+    levels = [(folder, above | {own}, iter(_entries(folder)))]
+    while levels:
+        here, above, rest = levels[-1]
+        entry = next(rest, None)
+        if entry is None:
+            levels.pop()
             continue
-        branch, inner = above | {own}, []
-        for entry in _entries(here):
-            path = here / entry.name
-            if is_system_file(entry.name):
-                hide(path)
-            elif (kind := _kind(entry)) == "folder":
-                inner.append((path, branch))
-            elif kind == "file":
-                yield path
-            else:
-                problem(path, _dangling(path))
-        waiting += reversed(inner)
+        path = here / entry.name
+        if is_system_file(entry.name):
+            hide(path)
+        elif (kind := _kind(entry)) == "file":
+            yield path
+        elif kind == "dangling":
+            problem(path, _dangling(path))
+        elif (own := _enter(path, folders)) in above:
+            problem(path, _cycle(path))
+        else:
+            levels.append((path, above | {own}, iter(_entries(path))))
+
+
+def _enter(folder: Path, folders: _FolderCount) -> FolderId:
+    folders.enter(folder)
+    return _folder_id(folder)
 
 
 def _folder_id(folder: Path) -> FolderId:

@@ -17,6 +17,7 @@ from ease.streams.intake.decode import ImageContent, MixedSource, decode_pillow
 from ease.streams.intake.limits import LIMITS
 from ease.streams.intake.names import class_names
 from ease.streams.intake.sources.candidates import Candidate, Candidates
+from ease.streams.intake.stored import StoredImage
 
 
 def from_memory(classes: Mapping[str, Sequence[Any]]) -> Candidates:
@@ -76,6 +77,8 @@ def image_content(value: Any, name: str) -> ImageContent:
         return Path(value)
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value)
+    if isinstance(value, StoredImage):
+        return value
     if isinstance(value, Image.Image):
         return decode_pillow(value, name)
     if isinstance(value, np.ndarray):

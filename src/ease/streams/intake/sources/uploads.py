@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ease.errors import EaseError
-from ease.streams.intake.decode import IMAGE_EXTENSIONS
+from ease.streams.intake.formats import IMAGE_EXTENSIONS
 from ease.streams.intake.names import class_name, display_name, is_system_file
 from ease.streams.intake.sources.candidates import Candidate, Candidates
 

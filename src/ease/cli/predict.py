@@ -1,0 +1,253 @@
+"""The command that names what photos show: single ones on the terminal, millions into a file."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ease.cli import options
+from ease.errors import EaseError
+
+if TYPE_CHECKING:
+    from ease.app.bulk import Input
+    from ease.app.classifier import Classifier
+    from ease.app.prediction import Prediction
+
+SOME_FAILED = 1
+"""The exit code where all went well but some images could not be used; their rows say why."""
+
+INPUTS = "Inputs"
+STDIN = "-"
+
+
+def predict(
+    model: options.ModelDirectory,
+    images: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="IMAGE|FOLDER|GLOB|VIDEO|-",
+            help="Photos, folders, patterns such as 'photos/**/*.jpg', videos with --every; - reads a list of paths.",
+        ),
+    ] = None,
+    table: Annotated[
+        Path | None,
+        typer.Option(
+            "--from",
+            metavar="FILE",
+            help="Table with a column of paths: .csv, .tsv, .jsonl or .parquet.",
+            rich_help_panel=INPUTS,
+        ),
+    ] = None,
+    column: Annotated[
+        str | None,
+        typer.Option(help="Column of paths, where it is not recognised by its name.", rich_help_panel=INPUTS),
+    ] = None,
+    root: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Folder that relative paths in the table begin at; default: the folder of the table.",
+            rich_help_panel=INPUTS,
+        ),
+    ] = None,
+    nul: Annotated[
+        bool,
+        typer.Option(
+            "--null",
+            "-0",
+            help="Paths of the list end with NUL, as of 'find -print0'.",
+            rich_help_panel=INPUTS,
+        ),
+    ] = False,
+    every: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="Look at each N-th frame of videos.", rich_help_panel=INPUTS),
+    ] = None,
+    allow_urls: Annotated[
+        bool,
+        typer.Option(
+            "--allow-urls", help="Fetch http and https addresses in lists and tables.", rich_help_panel=INPUTS
+        ),
+    ] = False,
+    allow_private_urls: Annotated[
+        bool,
+        typer.Option(
+            "--allow-private-urls",
+            help="Fetch addresses of private networks and of this machine, too.",
+            rich_help_panel=INPUTS,
+        ),
+    ] = False,
+    unreadable: Annotated[
+        str | None,
+        typer.Option(
+            metavar="refuse|skip",
+            help="Whether an image that cannot be used ends the command or gets a row with an error; "
+            "default: refuse for a single photo, otherwise skip.",
+        ),
+    ] = None,
+    top: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Number of classes to name for each photo.")
+    ] = 5,
+    budget: options.Budget = None,
+    weights: options.Weights = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Write one row per photo to a new .csv, .jsonl or .parquet; a killed command can be repeated.",
+        ),
+    ] = None,
+    as_json: options.Json = False,
+    as_csv: Annotated[
+        bool, typer.Option("--csv", help="Print the result as CSV, one line per photo and class.")
+    ] = False,
+) -> None:
+    """Name what photos show, with confidences.
+
+    A photo that is like none of the classes is marked as unknown. The exit code is 1 if some photos could not be used.
+    """
+    from ease.app.bulk import listed_inputs, place_inputs, predict_stream, table_inputs
+    from ease.app.classifier import Classifier
+
+    if sum((as_json, as_csv, out is not None)) > 1:
+        raise EaseError("--json, --csv and --out exclude each other: choose one")
+    named = images or []
+    if (table is None) == (not named):
+        raise EaseError("say what to look at: photos, folders, a list with -, or a table with --from")
+    _refuse_options_without_use(named, table, column, root, nul, allow_urls or allow_private_urls)
+    urls = options.allowed_urls(allow_urls, allow_private_urls)
+    inputs: Iterator[Input]
+    if table is not None:
+        inputs = table_inputs(table, root=root, column=column, every=every, allow_urls=urls)
+    elif STDIN in named:
+        if len(named) > 1:
+            raise EaseError("'-' stands for all images: put the others into the list")
+        inputs = listed_inputs(sys.stdin.buffer, nul=nul, every=every, allow_urls=urls)
+    else:
+        inputs = place_inputs(named, every)
+    single = len(named) == 1 and Path(named[0]).is_file() and every is None
+    damaged = options.refuse_or_skip(unreadable or ("refuse" if single else "skip"))
+    classifier = Classifier.open(model, weights, budget=budget)
+    if out is not None:
+        _write(classifier, inputs, out, top, budget, damaged)
+        return
+    _show(classifier, predict_stream(classifier, inputs, top, damaged), _printer(as_json, as_csv))
+
+
+def _refuse_options_without_use(
+    named: list[str], table: Path | None, column: str | None, root: Path | None, nul: bool, urls: bool
+) -> None:
+    if table is None and (column is not None or root is not None):
+        raise EaseError(
+            f"--{'column' if column is not None else 'root'} belongs to a table: give one with --from"
+        )
+    if nul and STDIN not in named:
+        raise EaseError("--null belongs to a list: give '-' and pipe the list into the command")
+    if urls and table is None and STDIN not in named:
+        raise EaseError("--allow-urls belongs to a list or a table of addresses: give '-' or --from")
+
+
+def _write(
+    classifier: Classifier,
+    inputs: Iterator[Input],
+    out: Path,
+    top: int,
+    budget: int | None,
+    damaged: options.RefuseOrSkip,
+) -> None:
+    from ease.app.bulk import predict_to_file
+    from ease.progress import Bars
+
+    try:
+        done = predict_to_file(
+            classifier, inputs, out, top_k=top, budget=budget, unreadable=damaged, progress=Bars()
+        )
+    except KeyboardInterrupt:
+        typer.echo(f"the same command continues where this one was interrupted ({out}.parts)", err=True)
+        raise
+    continued = f", {done.continued:,} of them by an earlier command" if done.continued else ""
+    typer.echo(f"wrote {done.rows:,} rows to {done.path}{continued}")
+    _end(done.errors, done.rows, done.first_error)
+
+
+Print = Callable[["Classifier", "Iterator[Prediction]"], None]
+
+
+def _printer(as_json: bool, as_csv: bool) -> Print:
+    return _print_json if as_json else _print_csv if as_csv else _print_text
+
+
+def _show(classifier: Classifier, predictions: Iterator[Prediction], show: Print) -> None:
+    """Print predictions as they come, and end with the exit code that says whether all images could be used."""
+    rows = errors = 0
+    first = ""
+
+    def counted() -> Iterator[Prediction]:
+        nonlocal rows, errors, first
+        for one in predictions:
+            rows += 1
+            errors += one.error is not None
+            first = first or one.error or ""
+            yield one
+
+    found = counted()
+    begin = next(found, None)  # an error before the first prediction leaves nothing half-printed
+    show(classifier, chain([begin] if begin is not None else [], found))
+    _end(errors, rows, first)
+
+
+def _end(errors: int, rows: int, first: str) -> None:
+    if errors:
+        some = f" ({first})" if first else ""
+        typer.echo(f"{errors:,} of {rows:,} images could not be used{some}", err=True)
+        raise typer.Exit(SOME_FAILED)
+
+
+def _print_text(classifier: Classifier, predictions: Iterator[Prediction]) -> None:
+    for one in predictions:
+        if one.error is not None:
+            typer.echo(f"{one.file}: error: {one.error}")
+            continue
+        classes = ", ".join(f"{each.name} {100 * each.confidence:.1f} %" for each in one.classes)
+        typer.echo(f"{one.file}: {'unknown? ' if one.is_unknown else ''}{classes}")
+    if not classifier.calibration.calibrated:
+        typer.echo("note: confidences are not calibrated: no class had enough images for that", err=True)
+
+
+def _print_json(classifier: Classifier, predictions: Iterator[Prediction]) -> None:
+    """One document, printed piece by piece: `Predictions`, in the form that `print_json` has."""
+    import json
+
+    from ease.app.prediction import Predictions
+
+    empty = Predictions(
+        generation=classifier.generation, calibrated=classifier.calibration.calibrated, predictions=()
+    )
+    head, _, tail = json.dumps(empty.model_dump(mode="json"), indent=1).partition("[]")
+    typer.echo(f"{head}[", nl=False)
+    between = "\n"
+    for one in predictions:
+        text = json.dumps(one.model_dump(mode="json"), indent=1)
+        typer.echo(between + "\n".join(f"  {line}" for line in text.splitlines()), nl=False)
+        between = ",\n"
+    typer.echo(("" if between == "\n" else "\n ") + f"]{tail}")
+
+
+def _print_csv(classifier: Classifier, predictions: Iterator[Prediction]) -> None:
+    from ease.app.bulk.formats import csv_flag, csv_number
+    from ease.reporting.tabular import csv_text
+
+    heads = ["file", "rank", "class", "confidence", "unknown", "threshold", "is_unknown", "error"]
+    sys.stdout.write(csv_text(heads, []))
+    for one in predictions:
+        rest = [csv_number(one.unknown), csv_number(one.threshold), csv_flag(one.is_unknown), one.error or ""]
+        lines: list[list[object]] = [
+            [one.file, rank, each.name, csv_number(each.confidence), *rest]
+            for rank, each in enumerate(one.classes, start=1)
+        ]
+        sys.stdout.write(csv_text(heads, lines or [[one.file, "", "", "", *rest]]).partition("\n")[2])

@@ -1,0 +1,308 @@
+"""Datasets of Hugging Face as a source: a folder that `save_to_disk` wrote, Parquet files, or a name on the hub.
+
+Such datasets are Arrow or Parquet files whose schema says which column holds images and what the classes are called.
+They are read with pyarrow alone: no program of a dataset is ever run.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from ease.documents import parse_json
+from ease.errors import EaseError
+from ease.filesystem import explained, is_file, is_folder, read_bytes, shown
+from ease.streams.intake.limits import LIMITS, MB
+from ease.streams.intake.names import display_name
+from ease.streams.intake.scan import Unreadable
+from ease.streams.intake.sources.candidates import Candidates, Gathered
+from ease.streams.intake.sources.rows import MAX_ROWS, pyarrow, reason_of
+from ease.streams.intake.sources.table import LABEL_COLUMNS, label_text
+from ease.streams.intake.stored import StoredImage
+
+HUB = "hf:"
+"""What the name of a dataset on the hub begins with: `hf:NAME` or `hf:NAME:SPLIT`."""
+_PARTS = 100_000
+_INFO = "dataset_info.json"
+_SPLITS = "dataset_dict.json"
+
+
+@dataclass(frozen=True)
+class ArrowCell(StoredImage):
+    """An image in a cell of an Arrow or Parquet file.
+
+    Attributes:
+        path: The file.
+        batch: Number of the record batch of an Arrow file, or of the row group of a Parquet file.
+        row: Position in it.
+        column: Name of the column.
+    """
+
+    path: Path
+    batch: int
+    row: int
+    column: str
+
+    def read(self, name: str) -> bytes:
+        """See `StoredImage`."""
+        try:
+            cell = _batch(self.path, self.batch, self.column)[self.row].as_py()
+        except EaseError:
+            raise
+        except Exception as error:
+            raise _damaged(self.path, error) from error
+        content = cell.get("bytes") if isinstance(cell, dict) else cell
+        if not isinstance(content, bytes):
+            raise EaseError(f"image '{name}' has no bytes in it: save the dataset with its images")
+        LIMITS.check_bytes(len(content), name)
+        return content
+
+
+def is_saved_dataset(folder: Path) -> bool:
+    """Whether a folder was written by `save_to_disk`."""
+    return is_file(folder / _INFO) or is_file(folder / _SPLITS)
+
+
+def from_saved_dataset(
+    folder: Path, columns: Sequence[str] | None = None, unreadable: Unreadable = "refuse"
+) -> Candidates:
+    """List the images of a folder that `datasets.Dataset.save_to_disk` wrote.
+
+    Args:
+        folder: The folder. Of a dataset with several splits, the folder of one split.
+        columns: The names of the columns of images and of labels; found by their types if None.
+        unreadable: What to do with rows that cannot be used.
+
+    Returns:
+        The images; classes in the order of their names.
+    """
+    if is_file(folder / _SPLITS):
+        splits = _json(folder / _SPLITS).get("splits")
+        names = [str(name) for name in splits] if isinstance(splits, list) else []
+        if len(names) == 1 and is_folder(folder / names[0]) and "/" not in names[0]:
+            return from_saved_dataset(folder / names[0], columns, unreadable)
+        some = ", ".join(display_name(name) for name in names[:10])
+        raise EaseError(f"dataset '{shown(folder)}' holds the splits {some}: give the folder of one of them")
+    listed = _json(folder / "state.json").get("_data_files")
+    files = [each.get("filename") for each in listed] if isinstance(listed, list) else []
+    if not files or not all(isinstance(name, str) and name == Path(name).name for name in files):
+        raise EaseError(
+            f"'{shown(folder / 'state.json')}' names no data files of its folder: save the dataset again"
+        )
+    return from_arrow_files([folder / name for name in files], columns, unreadable)
+
+
+def from_arrow_files(
+    files: Sequence[Path], columns: Sequence[str] | None = None, unreadable: Unreadable = "refuse"
+) -> Candidates:
+    """List the images of Arrow or Parquet files that hold the images themselves.
+
+    Args:
+        files: The files, which have the same columns.
+        columns: The names of the columns of images and of labels; found by their types if None.
+        unreadable: What to do with rows that cannot be used.
+    """
+    gathered, count = Gathered(unreadable), 0
+    for path in files:
+        try:
+            schema = _schema(path)
+            image, label, names = _columns(path, schema, columns)
+            for batch, values in _labels(path, label):
+                for row, value in enumerate(values):
+                    count += 1
+                    if count > MAX_ROWS:
+                        raise EaseError(f"'{shown(path)}' has more than {MAX_ROWS:,} rows: divide it")
+                    name = f"{path.name}[{count - 1}]"
+                    try:
+                        own = label_text(_named(value, names))
+                        gathered.add(
+                            own, name, ArrowCell(path, batch, row, image), f"{path} (row {count - 1})"
+                        )
+                    except EaseError as error:
+                        gathered.leave_out(name, f"'{shown(path)}', row {count - 1}: {error}")
+        except EaseError:
+            raise
+        except Exception as error:  # on damaged files pyarrow raises almost anything
+            raise _damaged(path, error) from error
+    if not count:
+        raise EaseError(f"'{shown(files[0])}' has no row: give a dataset with images")
+    return gathered.candidates()
+
+
+def from_hub(
+    name: str, columns: Sequence[str] | None = None, unreadable: Unreadable = "refuse"
+) -> Candidates:
+    """List the images of a dataset on the hub, from the Parquet files that the hub keeps of every dataset.
+
+    Args:
+        name: `hf:NAME` or `hf:NAME:SPLIT`; the split is `train` if left out.
+        columns: As for `from_arrow_files`.
+        unreadable: As for `from_arrow_files`.
+    """
+    repository, _, split = name.removeprefix(HUB).partition(":")
+    split = split or "train"
+    pyarrow()
+    from huggingface_hub import snapshot_download
+
+    try:
+        folder = Path(
+            snapshot_download(
+                repository,
+                repo_type="dataset",
+                revision="refs/convert/parquet",
+                allow_patterns=[f"*/{split}/*.parquet"],
+            )
+        )
+    except Exception as error:  # no network, no such dataset, not allowed: many kinds of errors
+        raise EaseError(
+            f"cannot load the dataset '{display_name(repository)}' from the hub ({type(error).__name__}: "
+            f"{reason_of(error)}): check its name and the network, or give a folder"
+        ) from error
+    files = sorted(folder.glob(f"*/{split}/*.parquet"))
+    configurations = sorted({path.parents[1].name for path in files})
+    if len(configurations) != 1:
+        found = ", ".join(configurations) or "none"
+        raise EaseError(
+            f"dataset '{display_name(repository)}' has no single set of files for the split '{display_name(split)}' "
+            f"({found}): save the one you want with save_to_disk"
+        )
+    return from_arrow_files(files, columns, unreadable)
+
+
+# --- files ----------------------------------------------------------------------------------------
+
+
+def has_images(path: Path) -> bool:
+    """Whether a Parquet file holds images themselves, not paths to them."""
+    try:
+        return _image_column(_schema(path), _features(_schema(path))) is not None
+    except EaseError:
+        raise
+    except Exception as error:
+        raise _damaged(path, error) from error
+
+
+def _schema(path: Path) -> Any:
+    if not is_file(path):
+        raise EaseError(f"'{shown(path)}' is not there, or not a file: copy the dataset again")
+    arrow = pyarrow()
+    if path.suffix == ".parquet":
+        return arrow.parquet.read_schema(path)
+    with explained("read", path), arrow.memory_map(str(path)) as file:
+        return arrow.ipc.open_stream(file).schema
+
+
+def _labels(path: Path, label: str) -> Iterator[tuple[int, list[Any]]]:
+    """The labels of each record batch or row group, with its number."""
+    arrow = pyarrow()
+    if path.suffix == ".parquet":
+        with arrow.parquet.ParquetFile(path) as file:
+            for number in range(min(file.num_row_groups, _PARTS)):
+                yield number, file.read_row_group(number, columns=[label])[label].to_pylist()
+        return
+    for number in range(_batches(path).num_record_batches):
+        batch = _batches(path).batch(number)
+        batch.validate(full=True)  # offsets of a forged file may lead anywhere
+        yield number, batch.column(label).to_pylist()
+
+
+@lru_cache(maxsize=2)
+def _batch(path: Path, number: int, column: str) -> Any:
+    """One column of a record batch or row group."""
+    if path.suffix == ".parquet":
+        with pyarrow().parquet.ParquetFile(path) as file:
+            return file.read_row_group(number, columns=[column])[column]
+    return _batches(path).batch(number).column(column)
+
+
+class _Batches:
+    """The record batches of an Arrow file, which lie where the file is mapped into memory."""
+
+    def __init__(self, path: Path) -> None:
+        arrow = pyarrow()
+        with explained("read", path):
+            self._file = arrow.memory_map(str(path))
+        self._found = list(arrow.ipc.open_stream(self._file))
+        self.num_record_batches = len(self._found)
+
+    def batch(self, number: int) -> Any:
+        """One of them."""
+        return self._found[number]
+
+
+@lru_cache(maxsize=64)
+def _batches(path: Path) -> _Batches:
+    return _Batches(path)
+
+
+# --- columns --------------------------------------------------------------------------------------
+
+
+def _features(schema: Any) -> dict[str, Any]:
+    """What Hugging Face says of the columns; empty if nothing is said."""
+    text = (schema.metadata or {}).get(b"huggingface", b"{}")
+    try:
+        features = json.loads(text)["info"]["features"] if len(text) < 16 * MB else {}
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return {}
+    return features if isinstance(features, dict) else {}
+
+
+def _columns(path: Path, schema: Any, given: Sequence[str] | None) -> tuple[str, str, list[str]]:
+    """The columns of images and of labels, and the names of the classes if labels are numbers."""
+    features = _features(schema)
+    if given is not None and len(given) != 2:
+        raise EaseError(f"{len(given)} columns are named: give two, --columns IMAGE,LABEL")
+    image, label = given or (_image_column(schema, features), _label_column(schema, features))
+    for name, what in ((image, "images"), (label, "labels")):
+        if name not in schema.names:
+            there = ", ".join(display_name(each) for each in schema.names[:10])
+            raise EaseError(
+                f"'{shown(path)}' has no column of {what} that is recognised (there are: {there}): "
+                "name them, --columns IMAGE,LABEL"
+            )
+    feature = features.get(str(label))
+    names = feature.get("names") if isinstance(feature, dict) else None
+    return str(image), str(label), [str(name) for name in names] if isinstance(names, list) else []
+
+
+def _image_column(schema: Any, features: dict[str, Any]) -> str | None:
+    types = pyarrow().types
+    for each in schema:
+        is_file_struct = types.is_struct(each.type) and each.type.get_field_index("bytes") >= 0
+        if is_file_struct or (_kind(features, each.name) == "Image" and types.is_binary(each.type)):
+            return str(each.name)
+    return None
+
+
+def _label_column(schema: Any, features: dict[str, Any]) -> str | None:
+    marked = (name for name in schema.names if _kind(features, name) == "ClassLabel")
+    return next(marked, next((name for name in LABEL_COLUMNS if name in schema.names), None))
+
+
+def _kind(features: dict[str, Any], name: str) -> object:
+    feature = features.get(name)
+    return feature.get("_type") if isinstance(feature, dict) else None
+
+
+def _named(value: object, names: Sequence[str]) -> object:
+    if not names or not isinstance(value, int):
+        return value
+    if not 0 <= value < len(names):
+        raise EaseError(
+            f"there is no class {value}, the dataset has {len(names)}: it is unlabelled or damaged"
+        )
+    return names[value]
+
+
+def _json(path: Path) -> dict[str, Any]:
+    value = parse_json(read_bytes(path, 64 * MB), f"'{shown(path)}'", "save the dataset again")
+    return value if isinstance(value, dict) else {}
+
+
+def _damaged(path: Path, error: Exception) -> EaseError:
+    return EaseError(f"'{shown(path)}' is damaged ({reason_of(error)}): save the dataset again")
