@@ -30,6 +30,7 @@ class Prediction(BaseModel):
         unknown: From 0 (certainly a known class) to 1 (certainly none of them); None if the model is not calibrated.
         is_unknown: Whether the image is more likely none of the classes than one of them.
         calibrated: Whether the confidences were fitted on held-out images.
+        corrected: Whether a person has named this very photo: the answer is that name, with confidence 1.
 
     Example:
         >>> from ease import Prediction
@@ -46,6 +47,9 @@ class Prediction(BaseModel):
     )
     classes: tuple[ClassConfidence, ...] = Field(description="the most likely classes, the best one first")
     calibrated: bool = Field(description="whether confidences were fitted on held-out images")
+    corrected: bool = Field(
+        False, description="whether a person has named this very photo: the answer is that name"
+    )
 
     @computed_field(description="whether the image is more likely none of the classes")  # type: ignore[prop-decorator]
     @property
