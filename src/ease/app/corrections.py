@@ -119,6 +119,15 @@ def learn_inbox(
     return learned
 
 
+def names_of(photos: Sequence[InboxPhoto]) -> dict[str, list[str]]:
+    """The names that people gave, each with the ids of its photos."""
+    names: dict[str, list[str]] = {}
+    for photo in photos:
+        if photo.name is not None:
+            names.setdefault(photo.name, []).append(photo.id)
+    return names
+
+
 def candidates(photos: Sequence[InboxPhoto]) -> Candidates:
     """Named photos as a source of labelled images; notes call them by the names of their files."""
     labels: dict[str, int] = {}
