@@ -12,6 +12,7 @@ from ease.app.changes import Learned
 from ease.app.inbox import Inbox
 from ease.app.inbox_photos import Correction, InboxPhoto, Known
 from ease.app.prediction import ClassConfidence, Prediction
+from ease.app.unsure import is_unsure
 from ease.errors import EaseError
 from ease.progress import Progress
 from ease.storage.manifest import MOST_CORRECTIONS
@@ -117,6 +118,29 @@ def learn_inbox(
     learned = learn(images, {photo.digest: str(photo.name) for photo in photos}, progress)
     inbox.settle(photos)
     return learned
+
+
+def collect(
+    classifier: Classifier, images: Sequence[Any], predictions: Sequence[Prediction], per_day: int
+) -> int:
+    """Keep those images in the inbox that the model is unsure of; returns how many were kept.
+
+    Args:
+        classifier: The model.
+        images: As in `Classifier.predict`.
+        predictions: What it says about them.
+        per_day: Images that are collected at most on a UTC day.
+    """
+    inbox, known, kept = classifier.inbox, classifier.known, 0
+    inbox.open()
+    for image, prediction in zip(images, predictions, strict=True):
+        if is_unsure(prediction) and inbox.collected_today() < per_day:
+            content = image_content(image, "image")
+            file = content.name if isinstance(content, Path) else ""
+            digest = content_digest(content)
+            found = inbox.collect(as_file(content), digest, prediction, known, per_day=per_day, file=file)
+            kept += found is not None
+    return kept
 
 
 def names_of(photos: Sequence[InboxPhoto]) -> dict[str, list[str]]:

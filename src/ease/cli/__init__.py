@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from ease import __version__
-from ease.cli import classify, lists, models, paper, runs, serve, share
+from ease.cli import classify, inbox, lists, models, paper, runs, serve, share
 from ease.errors import EaseError
 from ease.filesystem import explain
 
@@ -50,6 +50,8 @@ COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
         "learn": classify.learn,
         "predict": classify.predict,
         "serve": serve.serve,
+        "correct": inbox.correct,
+        "inbox": inbox.inbox,
         "rename": classify.rename,
         "forget": classify.forget,
         "rollback": classify.rollback,

@@ -21,8 +21,12 @@ if TYPE_CHECKING:
 
 
 def learn(
-    folder: Annotated[Path, typer.Argument(help="Photos, one folder per class.")],
     model: Annotated[Path, typer.Option(help="Model directory; it is created if it does not exist.")],
+    folder: Annotated[Path | None, typer.Argument(help="Photos, one folder per class.")] = None,
+    inbox: Annotated[
+        bool,
+        typer.Option("--inbox", help="Learn the photos of the inbox that have names, see 'ease inbox'."),
+    ] = False,
     extend: Annotated[
         bool, typer.Option("--extend", help="Also learn from photos of classes that the model knows.")
     ] = False,
@@ -50,7 +54,7 @@ def learn(
     seed: Annotated[int | None, typer.Option(help="Random seed.", rich_help_panel=options.NEW_MODEL)] = None,
     sets: options.MethodSets = None,
 ) -> None:
-    """Teach a model the classes in a folder of photos.
+    """Teach a model the classes in a folder of photos, or the photos that people have named in its inbox.
 
     The model stores no photo, unless --thumbnails is given. Repeat the command with further folders at any time.
     """
@@ -61,6 +65,8 @@ def learn(
     from ease.streams.intake import collect_images
 
     damaged = options.refuse_or_skip(unreadable)
+    if inbox == (folder is not None):
+        raise EaseError("nothing to learn from: give either a folder of photos, or --inbox")
     given: dict[str, Any] = {
         "method": method,
         "backbone": backbone,
@@ -69,6 +75,19 @@ def learn(
         "seed": seed,
     }
     given = {name: value for name, value in given.items() if value is not None}
+    if folder is None:
+        others = {
+            "--thumbnails": thumbnails,
+            "--tune": tune,
+            "--set": sets,
+            "--unreadable": damaged == "skip",
+        }
+        others |= {f"--{name.replace('_', '-')}": True for name in given}
+        for name in (name for name, value in others.items() if value):
+            raise EaseError(f"{name} is for a folder of photos, not for --inbox: leave it out")
+        classifier = Classifier.open(model, weights)
+        _tell_learned(classifier.learn_inbox(progress=Bars()), classifier, as_json)
+        return
     if ModelDirectory(model).exists:
         if given or sets:
             name = f"--{next(iter(given)).replace('_', '-')}" if given else "--set"
@@ -84,13 +103,13 @@ def learn(
             model, weights=weights, settings=parse_sets(sets or []), write=False, **given
         )
     learned = classifier.learn(photos, extend=extend, tune=tune, thumbnails=thumbnails, progress=Bars())
+    _tell_learned(learned, classifier, as_json)
+
+
+def _tell_learned(learned: Learned, classifier: Classifier, as_json: bool) -> None:
     if as_json:
         print_json(asdict(learned))
-    else:
-        _show_learned(learned, classifier)
-
-
-def _show_learned(learned: Learned, classifier: Classifier) -> None:
+        return
     what = [_count(len(learned.classes), "new class", "new classes")] * bool(learned.classes)
     what += [f"more of {_count(len(learned.extended), 'known class', 'known classes')}"] * bool(
         learned.extended
@@ -130,12 +149,21 @@ def predict(
     as_csv: Annotated[
         bool, typer.Option("--csv", help="Print the result as CSV, one line per photo and class.")
     ] = False,
+    collect_unsure: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            metavar="N",
+            help="Keep photos that the model is unsure of in its inbox, at most N per day.",
+        ),
+    ] = 0,
 ) -> None:
     """Name what photos show, with confidences.
 
     A photo that is like none of the classes is marked as unknown.
     """
     from ease.app.classifier import Classifier
+    from ease.app.corrections import collect
     from ease.app.prediction import Predictions
     from ease.progress import Bars
     from ease.streams.intake import find_images
@@ -148,6 +176,9 @@ def predict(
         one.model_copy(update={"file": str(path)})
         for path, one in zip(paths, classifier.predict(list(paths), top, Bars()), strict=True)
     ]
+    if collect_unsure:
+        collected = collect(classifier, paths, found, collect_unsure)
+        typer.echo(f"kept {_count(collected, 'unsure photo')} in {classifier.inbox.path}", err=True)
     calibrated = classifier.calibration.calibrated
     if as_json:
         whole = Predictions(generation=classifier.generation, calibrated=calibrated, predictions=tuple(found))
