@@ -120,10 +120,12 @@ class InboxFolder:
         marker = self.path / _FORGETTING
         if not is_file(marker):
             return
-        with contextlib.suppress(EaseError, KeyError, TypeError):  # a damaged marker is of no use
+        known, wanted = self.known(), None
+        with contextlib.suppress(EaseError):  # a damaged marker is of no use
             wanted = durable.read_json(marker, 2**20)
-            if wanted["class"] not in self.known().classes:
-                for photo_id in filter(_ID.fullmatch, wanted["photos"]):
+        if isinstance(wanted, dict) and wanted.get("class") not in known.classes:
+            for photo_id in wanted.get("photos", []):
+                if isinstance(photo_id, str) and _ID.fullmatch(photo_id):
                     self._remove(photo_id)
         durable.remove(marker)
 

@@ -188,7 +188,8 @@ def predict(
     else:
         for one in found:
             classes = ", ".join(f"{each.name} {100 * each.confidence:.1f} %" for each in one.classes)
-            typer.echo(f"{one.file}: {'unknown? ' if one.is_unknown else ''}{classes}")
+            named = " (named by a person)" if one.corrected else ""
+            typer.echo(f"{one.file}: {'unknown? ' if one.is_unknown else ''}{classes}{named}")
         if found and not calibrated:
             typer.echo("note: confidences are not calibrated: no class had enough images for that", err=True)
 

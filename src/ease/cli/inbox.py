@@ -176,7 +176,7 @@ def _list(inbox: Inbox, weights: Path | None, as_json: bool) -> None:
         typer.echo(f"look alike, perhaps a new class: {', '.join(group)}")
     if outcome.count:
         typer.echo(
-            f"of {outcome.count} answers that people judged since the model last learned, {outcome.right} were right"
+            f"answers that people judged since the model last learned: {outcome.right} of {outcome.count} right"
         )
     if any(photo.name is not None for photo in photos):
         typer.echo(f"learn those that have names with: ease learn --inbox --model {inbox.model}")
