@@ -400,6 +400,14 @@ def test_a_forget_that_failed_keeps_the_photos(
     assert model.predict(photo)[0].corrected
 
 
+def test_few_photos_of_a_known_class_are_no_remark(model: Classifier, digits: Digits) -> None:
+    one, two = digits("5", count=2)["5"]
+    model.correct(one, model.predict(one)[0].names[-1])
+    assert model.learn_inbox().notes == ()
+    model.correct(two, "five")
+    assert model.learn_inbox().notes == ("fewer than 5 images (five: 1): more images would help",)
+
+
 def test_rollback_takes_learned_corrections_back(model: Classifier, photo: np.ndarray) -> None:
     before = model.generation
     model.correct(photo, "five")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from torch import Tensor
 
 from ease.app.changes import Learned
@@ -18,6 +20,7 @@ from ease.progress import Progress
 from ease.storage.manifest import MOST_CORRECTIONS
 from ease.streams.images import png_file
 from ease.streams.intake import LabelledImages, collect_images
+from ease.streams.intake.checks import size_notes
 from ease.streams.intake.decode import ImageContent, content_digest, read_image_file
 from ease.streams.intake.sources import Candidate, Candidates
 from ease.streams.intake.sources.memory import image_content
@@ -114,10 +117,19 @@ def learn_inbox(
             f"there is nothing to learn in the inbox of {classifier.path}: correct an answer (ease correct), "
             "or name a photo of the inbox (ease inbox --name ID=NAME)"
         )
-    images = collect_images(candidates(photos), progress=progress)
+    images = _about_new(collect_images(candidates(photos), progress=progress), classifier.classes)
     learned = learn(images, {photo.digest: str(photo.name) for photo in photos}, progress)
     inbox.settle(photos)
     return learned
+
+
+def _about_new(images: LabelledImages, known: Sequence[str]) -> LabelledImages:
+    """Without the remark that a known class has few images here: it has others."""
+    counts = np.bincount(images.images.labels, minlength=len(images.names)).tolist()
+    sizes = dict(zip(images.names, counts, strict=True))
+    new = {name: count for name, count in sizes.items() if name not in known}
+    notes = [note for note in images.notes if note not in size_notes(sizes)]
+    return replace(images, notes=(*notes, *(size_notes(new) if new else ())))
 
 
 def collect(

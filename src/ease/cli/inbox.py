@@ -83,7 +83,7 @@ def inbox(
     if len(wanted) + bool(names or discard) > 1:
         raise EaseError("--name and --discard, --clear, and --undo exclude each other: choose one")
     if not wanted and not names and not discard:
-        _list(found, weights, as_json)
+        _list(found, model, weights, as_json)
         return
     for line in _changed(found, names or [], discard or [], clear, undo, yes):
         typer.echo(line)
@@ -143,7 +143,7 @@ def _id(photos: list[InboxPhoto], text: str) -> str:
     return found[0]
 
 
-def _list(inbox: Inbox, weights: Path | None, as_json: bool) -> None:
+def _list(inbox: Inbox, model: Path, weights: Path | None, as_json: bool) -> None:
     from ease.storage.model_directory import ModelDirectory
 
     photos = inbox.photos()
@@ -164,7 +164,7 @@ def _list(inbox: Inbox, weights: Path | None, as_json: bool) -> None:
         )
         return
     if not inbox.on:
-        typer.echo(f"{inbox.model} has no inbox: nothing is kept until an answer is corrected (ease correct)")
+        typer.echo(f"{model} has no inbox: nothing is kept until an answer is corrected (ease correct)")
         return
     typer.echo(f"{_photos(len(photos))}, {inbox.total_bytes / 1e6:.1f} of {inbox.most_bytes / 1e6:.0f} MB")
     for photo in photos:
@@ -179,7 +179,7 @@ def _list(inbox: Inbox, weights: Path | None, as_json: bool) -> None:
             f"answers that people judged since the model last learned: {outcome.right} of {outcome.count} right"
         )
     if any(photo.name is not None for photo in photos):
-        typer.echo(f"learn those that have names with: ease learn --inbox --model {inbox.model}")
+        typer.echo(f"learn those that have names with: ease learn --inbox --model {model}")
 
 
 def _groups(inbox: Inbox, photos: list[InboxPhoto], weights: Path | None) -> list[list[str]]:
