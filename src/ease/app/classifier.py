@@ -16,6 +16,9 @@ from torch import Tensor
 
 from ease.app.calibration import Calibration, hold_out
 from ease.app.changes import Forgotten, Learned, lists, renamed, tuples, without_unknown
+from ease.app.corrections import as_named, correct, learn_inbox, remembered
+from ease.app.inbox import Inbox
+from ease.app.inbox_photos import Correction, Known
 from ease.app.prediction import ClassConfidence, Prediction
 from ease.backbone.zoo import EMBEDDED, load_backbone
 from ease.config import resolve
@@ -87,6 +90,7 @@ class Classifier:
         budget: int | None = None,
     ) -> None:
         self._directory, self._engine, self._budget = directory, engine, budget
+        self._inbox = Inbox(directory.path)
         self._load(learner, manifest)
 
     def _load(self, learner: Learner, manifest: Manifest) -> None:
@@ -100,6 +104,7 @@ class Classifier:
         )
         self._augment: str = manifest.augmentation or "photos"
         self._kept: dict[int, str] = {int(i): name for i, name in manifest.kept_images.items()}
+        self._corrections = dict(manifest.corrections)
         self._next_id = len(self._classes) if manifest.next_id is None else manifest.next_id
         self.generation = manifest.generation
 
@@ -237,6 +242,16 @@ class Classifier:
         """The function from logits to confidences and unknown scores."""
         return self._calibration
 
+    @property
+    def inbox(self) -> Inbox:
+        """Photos that wait for a person or for learning, in the folder MODEL.inbox; there is none by default."""
+        return self._inbox
+
+    @property
+    def known(self) -> Known:
+        """What the inbox needs to know of this generation: its classes, and photos that people have named."""
+        return Known(self.generation, {entry.id: entry.name for entry in self._classes}, self._corrections)
+
     def logits(self, images: Sequence[Any], progress: Progress | None = None) -> Tensor:
         """Scores of all classes.
 
@@ -262,15 +277,32 @@ class Classifier:
             progress: Where to show progress.
 
         Returns:
-            One prediction for each image, in their order.
+            One prediction for each image, in their order. A photo that a person has named (see `correct`) gets that
+            name.
         """
         if top_k < 1:
             raise EaseError(f"top_k must be 1 or more, not {top_k}")
-        several = images if isinstance(images, (list, tuple)) else [images]
-        return self.predictions(self.logits(several, progress), top_k)
+        found = as_image_set(images if isinstance(images, (list, tuple)) else [images])
+        logits = self.predictor.logits(found, progress=progress)
+        digests = [found.digest(i) for i in range(len(found))] if self.looks_up_photos else []
+        return self.predictions(logits, top_k, digests)
 
-    def predictions(self, logits: Tensor, top_k: int = 5) -> list[Prediction]:
-        """Turn logits [N, C] into predictions that name `top_k` classes each."""
+    @property
+    def looks_up_photos(self) -> bool:
+        """Whether some photos are answered with names that people gave them, and so need their content hash."""
+        return bool(self._corrections) or self._inbox.on
+
+    def predictions(self, logits: Tensor, top_k: int = 5, digests: Sequence[str] = ()) -> list[Prediction]:
+        """Turn logits [N, C] into predictions that name `top_k` classes each.
+
+        Args:
+            logits: [N, C].
+            top_k: Number of classes to name for each image.
+            digests: Content hash of each image, by which photos that people have named are found; none are if empty.
+        """
+        return as_named(self._computed(logits, top_k), digests, self.known, self._inbox)
+
+    def _computed(self, logits: Tensor, top_k: int) -> list[Prediction]:
         calibrated = self._calibration.calibrated
         confidences, positions = self._calibration.confidences(logits).topk(
             min(top_k, len(self._classes)), dim=-1
@@ -343,21 +375,71 @@ class Classifier:
                     unreadable=unreadable,
                     progress=progress,
                 )
-            known = {name: position for position, name in enumerate(self.classes)}
-            again = tuple(name for name in photos.names if name in known)
-            if again and not extend:
-                raise EaseError(
-                    f"class '{again[0]}' is known already: rename its folder, or extend it (extend=True, --extend)"
-                )
-            self._engine.progress, self._engine.ledger.notes = progress or Quiet(), []
-            if tune:
-                self._tune_first_task()
-            new = tuple(name for name in photos.names if name not in known)
-            learn_from, held_out = self._learn_new(photos, new)
-            if again:
-                extendable(self._learner).extend(_of_classes(photos, again, known))
-            pictures = self._make_thumbnails(photos, new) if thumbnails else {}
-            return self._conclude(photos, new, again, learn_from, held_out, pictures)
+            return self._learn(photos, extend, tune, thumbnails, progress)
+
+    def correct(self, image: Any, name: str, *, confirm: bool = False) -> Correction:
+        """Say what an image shows. If the model says something else, the image goes into the inbox with this name.
+
+        From then on this very image is answered with that name, as soon as the model knows a class of that name. What
+        is in the inbox is learned by `learn_inbox`; until then nothing in the model changes.
+
+        Args:
+            image: As in `predict`; its bytes are kept as they are.
+            name: What it shows: a class that the model knows, or a new one.
+            confirm: Accept a name that differs from a known one only by case, spaces or Unicode form.
+
+        Returns:
+            Where it is in the inbox, or that the answer was right.
+        """
+        return correct(self, image, name, confirm=confirm)
+
+    def learn_inbox(self, *, only: Sequence[str] | None = None, progress: Progress | None = None) -> Learned:
+        """Learn all photos of the inbox that people have named; then they are removed from it.
+
+        Known classes are extended, new ones are learned. If the process is killed after the model was written, the
+        photos are not learned again: the manifest says which were.
+
+        Args:
+            only: Ids of the photos to learn; all that have names if None.
+            progress: Where to show progress.
+
+        Returns:
+            What was learned, as from `learn`.
+        """
+        with self._changing():
+            return learn_inbox(self, self._learn_named, only, progress)
+
+    def _learn_named(
+        self, photos: LabelledImages, named: Mapping[str, str], progress: Progress | None
+    ) -> Learned:
+        """Learn photos of the inbox; `named` is content hash -> class name."""
+        return self._learn(photos, True, False, False, progress, named)
+
+    def _learn(
+        self,
+        photos: LabelledImages,
+        extend: bool,
+        tune: bool,
+        thumbnails: bool,
+        progress: Progress | None,
+        named: Mapping[str, str] | None = None,
+    ) -> Learned:
+        known = {name: position for position, name in enumerate(self.classes)}
+        again = tuple(name for name in photos.names if name in known)
+        if again and not extend:
+            raise EaseError(
+                f"class '{again[0]}' is known already: rename its folder, or extend it (extend=True, --extend)"
+            )
+        self._engine.progress, self._engine.ledger.notes = progress or Quiet(), []
+        if tune:
+            self._tune_first_task()
+        new = tuple(name for name in photos.names if name not in known)
+        learn_from, held_out = self._learn_new(photos, new)
+        if again:
+            extendable(self._learner).extend(_of_classes(photos, again, known))
+        self._corrections = remembered(self._corrections, named or {}, self.known)
+        pictures = self._make_thumbnails(photos, new) if thumbnails else {}
+        return self._conclude(photos, new, again, learn_from, held_out, pictures)
 
     def _tune_first_task(self) -> None:
         """Choose the method's settings that adapt the backbone to the first task."""
@@ -493,6 +575,7 @@ class Classifier:
             name = class_name(new)
             if name in self.classes:
                 raise EaseError(f"there is a class '{name}' already: choose another name")
+            self._inbox.follow(self._classes[position].id, old)
             self._classes[position] = self._classes[position].model_copy(update={"name": name})
             self._history = [renamed(learned, old, name) for learned in self._history]
             self._save()
@@ -511,10 +594,13 @@ class Classifier:
         with self._changing():
             position = self._position(name)
             done = forgettable(self._learner).forget(position)
-            self._kept.pop(self._classes.pop(position).id, None)
+            gone = self._classes.pop(position)
+            self._kept.pop(gone.id, None)
+            self._corrections = {d: i for d, i in self._corrections.items() if i != gone.id}
             self._calibration = self._calibration.without(position)
             self._history = [without_unknown(entry, set(self.classes)) for entry in self._history]
-            self._save(clears_history=True)
+            with self._inbox.forgetting(gone.id, gone.name):
+                self._save(clears_history=True)
             return Forgotten(self.generation, name, done.moved, done.kept)
 
     def replace_learner(self, change: Callable[[Learner], Learner], *, forget_history: bool = False) -> None:
@@ -545,6 +631,7 @@ class Classifier:
         # Taking the lock of a model that does not exist yet would create its folder.
         with nullcontext() if self.generation == UNWRITTEN else self._directory.writing():
             self.refresh()
+            self._inbox.finish_forgetting()
             settings = self._learner.settings
             try:
                 yield
@@ -563,7 +650,8 @@ class Classifier:
             if self.generation == UNWRITTEN:  # another process may have created a model there meanwhile
                 self._directory.check_free()
             self._skip_taken_ids()
-            extra: dict[str, Any] = {"clears_history": True} if clears_history else {}
+            extra: dict[str, Any] = {"corrections": self._corrections} if self._corrections else {}
+            extra |= {"clears_history": True} if clears_history else {}
             self.generation = save_model(
                 self._directory,
                 self._learner,

@@ -34,6 +34,7 @@ class Prediction(BaseModel):
         is_unknown: Whether the unknown score is above the threshold.
         calibrated: Whether the confidences were fitted on held-out images.
         error: Why the image could not be used, in one sentence; then `classes` is empty. None if it could be used.
+        corrected: Whether a person has named this very photo: the answer is that name, with confidence 1.
 
     Example:
         >>> from ease import Prediction
@@ -55,6 +56,9 @@ class Prediction(BaseModel):
     )
     error: str | None = Field(
         None, description="why the image could not be used, in one sentence; then there are no classes"
+    )
+    corrected: bool = Field(
+        False, description="whether a person has named this very photo: the answer is that name"
     )
 
     @computed_field(description="whether the unknown score is above the threshold")  # type: ignore[prop-decorator]

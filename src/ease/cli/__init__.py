@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from ease import __version__
-from ease.cli import classify, lists, models, paper, predict, runs, serve, share
+from ease.cli import classify, inbox, lists, models, paper, predict, runs, serve, share
 from ease.errors import EaseError, one_line
 from ease.filesystem import explain
 
@@ -62,6 +62,8 @@ COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
         "learn": classify.learn,
         "predict": predict.predict,
         "serve": serve.serve,
+        "correct": inbox.correct,
+        "inbox": inbox.inbox,
         "rename": classify.rename,
         "forget": classify.forget,
         "rollback": classify.rollback,

@@ -25,6 +25,10 @@ def learn(
     columns: options.Columns = None,
     allow_urls: options.AllowUrls = False,
     allow_private_urls: options.AllowPrivateUrls = False,
+    inbox: Annotated[
+        bool,
+        typer.Option("--inbox", help="Learn the photos of the inbox that have names, see 'ease inbox'."),
+    ] = False,
     extend: Annotated[
         bool, typer.Option("--extend", help="Also learn from photos of classes that the model knows.")
     ] = False,
@@ -52,7 +56,7 @@ def learn(
     seed: Annotated[int | None, typer.Option(help="Random seed.", rich_help_panel=options.NEW_MODEL)] = None,
     sets: options.MethodSets = None,
 ) -> None:
-    """Teach a model the classes of photos: a folder for each class, or a table with paths and labels.
+    """Teach a model the classes of photos: a folder for each class, a table with paths and labels, or its inbox.
 
     The model stores no photo, unless --thumbnails is given. Repeat the command with further folders at any time.
     """
@@ -69,6 +73,8 @@ def learn(
         "allow_urls": options.allowed_urls(allow_urls, allow_private_urls),
         "unreadable": options.refuse_or_skip(unreadable),
     }
+    if inbox and (source is not None or labels is not None):
+        raise EaseError("--inbox learns the photos of the inbox alone: leave the other photos out")
     given: dict[str, Any] = {
         "method": method,
         "backbone": backbone,
@@ -77,6 +83,13 @@ def learn(
         "seed": seed,
     }
     given = {name: value for name, value in given.items() if value is not None}
+    if inbox:
+        others = {"--thumbnails": thumbnails, "--tune": tune, "--set": sets}
+        for name in (name for name, value in others.items() if value):
+            raise EaseError(f"{name} is for a folder of photos, not for --inbox: leave it out")
+        classifier = Classifier.open(model, weights)
+        _tell_learned(classifier.learn_inbox(progress=Bars()), classifier, as_json)
+        return
     if ModelDirectory(model).exists:
         if given or sets:
             name = f"--{next(iter(given)).replace('_', '-')}" if given else "--set"
@@ -92,13 +105,13 @@ def learn(
             model, weights=weights, settings=parse_sets(sets or []), write=False, **given
         )
     learned = classifier.learn(photos, extend=extend, tune=tune, thumbnails=thumbnails, progress=Bars())
+    _tell_learned(learned, classifier, as_json)
+
+
+def _tell_learned(learned: Learned, classifier: Classifier, as_json: bool) -> None:
     if as_json:
         print_json(asdict(learned))
-    else:
-        _show_learned(learned, classifier)
-
-
-def _show_learned(learned: Learned, classifier: Classifier) -> None:
+        return
     what = [_count(len(learned.classes), "new class", "new classes")] * bool(learned.classes)
     what += [f"more of {_count(len(learned.extended), 'known class', 'known classes')}"] * bool(
         learned.extended

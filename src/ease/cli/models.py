@@ -117,10 +117,14 @@ def info(
     as_json: options.Json = False,
 ) -> None:
     """Describe a saved model: method, backbone, classes by task, size on disk."""
+    from ease.app.inbox import Inbox
     from ease.methods import find_method
     from ease.reporting.describe import describe_model
+    from ease.storage.model_directory import model_directory
 
     found = describe_model(model)
+    inbox = Inbox(model_directory(model).path)
+    found["inbox"] = {"on": inbox.on, "photos": len(inbox), "bytes": inbox.total_bytes}
     if as_json:
         print_json(found)
         return
@@ -149,6 +153,12 @@ def info(
     if found["adapted"] is not None:
         adapted = "backbone adapted to the first classes" if found["adapted"] else "backbone not adapted"
         typer.echo(adapted)
+    if inbox.on:
+        kept = found["inbox"]
+        photos = f"{kept['photos']} photo{'s' * (kept['photos'] != 1)}"
+        typer.echo(
+            f"kept images: {photos}, {kept['bytes'] / 1e6:.2f} MB, in {inbox.path.name} until they are learned"
+        )
 
 
 def compact(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ease.cli import options
-from ease.errors import EaseError
+from ease.errors import EaseError, showable
 
 if TYPE_CHECKING:
     from ease.app.bulk import Input
@@ -106,6 +106,14 @@ def predict(
     as_csv: Annotated[
         bool, typer.Option("--csv", help="Print the result as CSV, one line per photo and class.")
     ] = False,
+    collect_unsure: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            metavar="N",
+            help="Keep photos that the model is unsure of in its inbox, at most N per day.",
+        ),
+    ] = 0,
 ) -> None:
     """Name what photos show, with confidences.
 
@@ -134,9 +142,12 @@ def predict(
     damaged = options.refuse_or_skip(unreadable or ("refuse" if single else "skip"))
     classifier = Classifier.open(model, weights, budget=budget)
     if out is not None:
+        if collect_unsure:
+            raise EaseError("--collect-unsure is for photos that are shown: leave --out out")
         _write(classifier, inputs, out, top, budget, damaged)
         return
-    _show(classifier, predict_stream(classifier, inputs, top, damaged), _printer(as_json, as_csv))
+    found = predict_stream(classifier, inputs, top, damaged, collect_unsure=collect_unsure)
+    _show(classifier, found, _printer(as_json, as_csv))
 
 
 def _refuse_options_without_use(
@@ -211,10 +222,11 @@ def _end(errors: int, rows: int, first: str) -> None:
 def _print_text(classifier: Classifier, predictions: Iterator[Prediction]) -> None:
     for one in predictions:
         if one.error is not None:
-            typer.echo(f"{one.file}: error: {one.error}")
+            typer.echo(f"{showable(str(one.file))}: error: {one.error}")
             continue
         classes = ", ".join(f"{each.name} {100 * each.confidence:.1f} %" for each in one.classes)
-        typer.echo(f"{one.file}: {'unknown? ' if one.is_unknown else ''}{classes}")
+        named = " (named by a person)" if one.corrected else ""
+        typer.echo(f"{showable(str(one.file))}: {'unknown? ' if one.is_unknown else ''}{classes}{named}")
     if not classifier.calibration.calibrated:
         typer.echo("note: confidences are not calibrated: no class had enough images for that", err=True)
 

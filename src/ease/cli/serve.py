@@ -40,6 +40,19 @@ def serve(
             "docs/how-to/serve.md lists all of them with their defaults.",
         ),
     ] = None,
+    inbox: Annotated[
+        bool,
+        typer.Option(
+            "--inbox",
+            help="Keep photos whose answers people correct, in the folder MODEL.inbox, until they are learned.",
+        ),
+    ] = False,
+    collect_unsure: Annotated[
+        int,
+        typer.Option(
+            min=0, metavar="N", help="Also keep photos that the model is unsure of, at most N per day."
+        ),
+    ] = 0,
     create: Annotated[
         bool,
         typer.Option(
@@ -65,6 +78,8 @@ def serve(
     from ease.app.server.run import serve as run
 
     check_token(host, token)
+    if collect_unsure and not inbox:
+        raise EaseError("--collect-unsure needs an inbox to keep the photos in: add --inbox")
     accepted = Limits() if limits is None else read_limits(limits)
     _prepare(model, create, {"method": method, "backbone": backbone, "augment": augment}, weights)
     run(
@@ -76,6 +91,8 @@ def serve(
         budget=budget,
         work=work,
         limits=accepted,
+        inbox=inbox,
+        collect_unsure=collect_unsure,
         announce=typer.echo,
     )
 

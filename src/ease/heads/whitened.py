@@ -192,6 +192,26 @@ class WhitenedHead:
         """Features [N, K] -> cosines [N, C] in fp32."""
         return self.whitening().scores(features)
 
+    def alike_from(self) -> float:
+        """The cosine of two whitened features from which their images are rather of one class than of two.
+
+        A feature is its class's mean m plus a deviation, and deviations have the expected squared length t, the trace
+        of the whitened within-class covariance. The expected cosine of two images is about m.m' / sqrt((m.m + t)
+        (m'.m' + t)), whose mean is taken over each class with itself, and over pairs of classes. The result is half
+        way between the two means. It takes no image: means and covariance are those that were learned.
+        """
+        if not self.classes:
+            return 1.0
+        found = self.whitening()
+        matrix, means = found.matrix.double(), found.directions.double() * found.lengths.double()[:, None]
+        spread = float((matrix @ self.scatter @ matrix.mT).trace()) / max(1, self.freedom)
+        lengths = (means.square().sum(dim=1) + spread).clamp(min=SMALLEST).sqrt()
+        cosines = (means @ means.mT) / (lengths[:, None] * lengths)
+        within = float(cosines.diagonal().mean())
+        pairs = self.classes * (self.classes - 1)
+        between = (float(cosines.sum()) - self.classes * within) / pairs if pairs else 0.0
+        return (within + between) / 2
+
     def round_as_saved(self) -> None:
         """Round the statistics as saving and loading does, so that a restart does not change later results."""
         self.load_state(self.state(), self.freedom)

@@ -99,6 +99,19 @@ class SharesTrainings(Protocol):
 
 
 @runtime_checkable
+class ComparesImages(Protocol):
+    """A method that can say how alike two images are, also of classes that it does not know."""
+
+    def directions(self, features: Tensor) -> Tensor:
+        """Features [S, N, d] -> vectors of length 1, [N, K]: the cosine of two says how alike the images are."""
+        ...
+
+    def alike_from(self) -> float:
+        """The cosine from which two images are rather of one class than of two, by the learned classes."""
+        ...
+
+
+@runtime_checkable
 class PrototypesPerSubspace(Protocol):
     """A method with prototypes of all classes in several trained subspaces, which can be drawn."""
 

@@ -24,6 +24,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
@@ -230,6 +231,13 @@ class Strata(FirstSession):
 
     def head(self, features: Tensor) -> Tensor:
         return self.sums.scores(features[0])
+
+    def directions(self, features: Tensor) -> Tensor:
+        """The whitened features, normalised."""
+        return F.normalize(self.sums.whitening().whitened(features[0]), dim=-1)
+
+    def alike_from(self) -> float:
+        return self.sums.alike_from()
 
     def files(self) -> tuple[Files, dict[str, Any]]:
         files, meta = super().files()

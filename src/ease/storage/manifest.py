@@ -24,6 +24,9 @@ FILE_NAME = re.compile(r"(?!manifests/)[A-Za-z0-9_][A-Za-z0-9_-]{0,63}/[A-Za-z0-
 _PATH = re.compile(
     r"(?!manifests/)[A-Za-z0-9_][A-Za-z0-9_-]{0,63}/[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}\.safetensors"
 )
+MOST_CORRECTIONS = 2000
+"""Photos that a person named and whose hashes are kept; the oldest are dropped."""
+_DIGEST = re.compile(r"[0-9a-f]{32}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
@@ -128,6 +131,8 @@ class ModelState(ManifestPart):
         next_id: id of the next new class.
         history: the acts of learning, the oldest first.
         kept_images: class id -> the file with its thumbnail.
+        corrections: content hash of a photo that a person named and that was learned -> id of its class, the newest
+            last; at most `MOST_CORRECTIONS`.
         calibration: see `ease.app.calibration.Calibration`, which checks it itself; None if it is not calibrated.
         progress: only in models of runs.
         clears_history: earlier generations must be removed, because they hold what was forgotten. A writer that finds
@@ -145,6 +150,7 @@ class ModelState(ManifestPart):
     next_id: Count | None = None
     history: list[HistoryEntry] = Field(default_factory=list)
     kept_images: dict[str, Text] = Field(default_factory=dict)
+    corrections: dict[str, Count] = Field(default_factory=dict)
     calibration: dict[str, Any] | None = None
     progress: StageProgress | None = None
     clears_history: bool = False
@@ -171,6 +177,16 @@ class ModelState(ManifestPart):
             if not re.fullmatch("[0-9]{1,18}", number) or not FILE_NAME.fullmatch(name):
                 raise ValueError(f"{number[:40]!a} is no class with an image")
         return kept
+
+    @field_validator("corrections")
+    @classmethod
+    def _corrections_are_hashes(cls, corrections: dict[str, int]) -> dict[str, int]:
+        if len(corrections) > MOST_CORRECTIONS:
+            raise ValueError(f"it has more than {MOST_CORRECTIONS} corrections")
+        for digest in corrections:
+            if not _DIGEST.fullmatch(digest):
+                raise ValueError(f"{digest[:40]!a} is no hash of a photo")
+        return corrections
 
     def as_json(self) -> dict[str, Any]:
         """The state as JSON values; what was not given is left out, and so is what a directory adds to a state."""

@@ -159,6 +159,13 @@ class ImageSet:
         return ImageSet(ArraySource(pixels), np.arange(len(pixels)), np.asarray(labels, dtype=np.int64))
 
 
+def png_file(image: Tensor) -> bytes:
+    """An image, uint8 RGB [3, H, W], as a PNG file."""
+    buffer = io.BytesIO()
+    Image.fromarray(image.permute(1, 2, 0).numpy()).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
 def jpeg_thumbnail(image: Tensor, side: int = 96) -> bytes:
     """A small version of an image as a JPEG file.
 

@@ -54,6 +54,7 @@ class CsvRows(RowFormat):
             "threshold",
             "is_unknown",
             "calibrated",
+            "corrected",
             "generation",
             "error",
         ]
@@ -73,7 +74,7 @@ class CsvRows(RowFormat):
         names = [(each.name, csv_number(each.confidence)) for each in one.classes]
         names += [("", "")] * (self.most - len(names))
         best, *others = names
-        flags = [csv_flag(one.is_unknown), csv_flag(one.calibrated)]
+        flags = [csv_flag(flag) for flag in (one.is_unknown, one.calibrated, one.corrected)]
         return [
             one.file,
             *best,
@@ -160,6 +161,7 @@ def _schema() -> Any:
             ("threshold", arrow.float64()),
             ("is_unknown", arrow.bool_()),
             ("calibrated", arrow.bool_()),
+            ("corrected", arrow.bool_()),
             ("error", arrow.string()),
             ("classes", arrow.list_(named)),
             ("generation", arrow.int64()),

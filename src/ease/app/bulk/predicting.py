@@ -14,9 +14,10 @@ from torch import Tensor
 
 from ease.app.bulk.inputs import Input
 from ease.app.classifier import Classifier
+from ease.app.corrections import collect
 from ease.app.prediction import Prediction
 from ease.errors import EaseError
-from ease.streams.intake.decode import LARGE_IMAGE_PIXELS, count_pixels, load_content
+from ease.streams.intake.decode import LARGE_IMAGE_PIXELS, content_digest, count_pixels, load_content
 from ease.streams.intake.scan import Unreadable
 
 BATCH = 64
@@ -33,6 +34,8 @@ def predict_stream(
     inputs: Iterable[Input],
     top_k: int = 5,
     unreadable: Unreadable = "skip",
+    *,
+    collect_unsure: int = 0,
 ) -> Iterator[Prediction]:
     """Name what images show, one after the other. No more than a batch of them is in memory.
 
@@ -41,6 +44,7 @@ def predict_stream(
         inputs: The images.
         top_k: Number of classes to name for each image.
         unreadable: `skip` gives a prediction with an `error` for an image that cannot be used; `refuse` raises it.
+        collect_unsure: Images that the model is unsure of are kept in its inbox, at most this many per UTC day.
 
     Yields:
         One prediction for each input, in their order, with the input's name as `file`.
@@ -59,7 +63,11 @@ def predict_stream(
         ('a.jpg', (), "image 'a.jpg' cannot be read (no image format recognised): repair or remove it")
     """
     for batch in batches(inputs):
-        yield from predict_batch(classifier, batch, top_k, unreadable)
+        rows = predict_batch(classifier, batch, top_k, unreadable)
+        if collect_unsure:
+            fine = [(each.content, row) for each, row in zip(batch, rows, strict=True) if row.error is None]
+            collect(classifier, [image for image, _ in fine], [row for _, row in fine], collect_unsure)
+        yield from rows
 
 
 def batches(inputs: Iterable[Input], size: int = BATCH) -> Iterator[list[Input]]:
@@ -92,7 +100,14 @@ def predict_batch(
     with ThreadPoolExecutor(min(_THREADS, os.cpu_count() or 1), "decode") as pool:
         ready = list(pool.map(lambda each: _pixels(classifier, each), batch))
     good = [found for found in ready if isinstance(found, Tensor)]
-    answers = iter(classifier.predictions(predictor.logits(torch.cat(good)), top_k) if good else [])
+    digests = [
+        content_digest(each.content)
+        for each, found in zip(batch, ready, strict=True)
+        if classifier.looks_up_photos
+        and isinstance(found, Tensor)
+        and not isinstance(each.content, EaseError)
+    ]
+    answers = iter(classifier.predictions(predictor.logits(torch.cat(good)), top_k, digests) if good else [])
     rows = []
     for each, found in zip(batch, ready, strict=True):
         file = each.name.encode(errors="backslashreplace").decode()

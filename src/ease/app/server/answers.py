@@ -59,6 +59,14 @@ class Thumbnails(BaseModel):
     images: dict[str, str] = Field(description="class id -> address of the picture")
 
 
+class InboxSummary(BaseModel):
+    """Photos that are kept until they are learned, or discarded."""
+
+    on: bool = Field(description="whether the server keeps photos whose answers are corrected")
+    photos: int
+    bytes: int
+
+
 class Classes(BaseModel):
     """The classes of the model and how they were learned."""
 
@@ -72,6 +80,7 @@ class Classes(BaseModel):
     classes: list[KnownClass]
     tasks: list[LearnedTask]
     thumbnails: Thumbnails
+    inbox: InboxSummary
 
 
 class Accepted(BaseModel):

@@ -28,6 +28,9 @@ SAFE_METHODS = {"GET", "HEAD", "OPTIONS"}
 CHANGES_NOTHING = {"/predict"}
 """POST requests that do not change the model. All others that are not read-only are taken for changes."""
 
+PRIVATE = "/inbox"
+"""What is below this address are photos of people: where the server has a token, reading them needs it, too."""
+
 _AUTHORITY = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s\[\]:/?#@\\]+)(:[0-9]{0,5})?")
 """A host name or address, with an optional port."""
 
@@ -115,13 +118,17 @@ class Guard:
         headers = Headers(scope=scope)
         host, origin = _authority(headers.get("host", ""), "Host"), _origin(headers.get("origin"))
         self._check_host(host, headers)
-        if scope["method"] in SAFE_METHODS:
+        reads = scope["method"] in SAFE_METHODS
+        if reads and not _is_private(scope["path"]):
             return
-        if self._token is None:
+        if self._token is not None:
+            if scope["path"] not in CHANGES_NOTHING and not self._has_token(headers):
+                sentence = "this needs the server's token: send it as 'Authorization: Bearer TOKEN'"
+                raise RefusalError(401, sentence, {"WWW-Authenticate": "Bearer"})
+        elif not reads:
             _check_page(host, origin, headers)
-        elif scope["path"] not in CHANGES_NOTHING and not self._has_token(headers):
-            sentence = "this needs the server's token: send it as 'Authorization: Bearer TOKEN'"
-            raise RefusalError(401, sentence, {"WWW-Authenticate": "Bearer"})
+        if reads:
+            return
         _check_kind(headers)
         declared, limit = headers.get("content-length", "0"), self.limits.bytes_of(scope["path"])
         if not declared.isdecimal() or len(declared) > 18 or int(declared) > limit:
@@ -163,6 +170,10 @@ class Guard:
             generation=state.get("generation"),
             images=state.get("images", 0),
         )
+
+
+def _is_private(path: str) -> bool:
+    return path == PRIVATE or path.startswith(f"{PRIVATE}/")
 
 
 def _authority(given: str, header: str) -> str:

@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
@@ -40,7 +40,10 @@ ENDED = ("done", "failed", "cancelled", "interrupted")
 
 @dataclass(frozen=True)
 class LearningOrder:
-    """What a job shall learn: files by class, relative to `folder`, and how."""
+    """What a job shall learn: files by class, relative to `folder`, and how.
+
+    With `inbox`, it learns the photos of the inbox with these ids; `images` then has the names of their classes only.
+    """
 
     folder: Path
     images: Mapping[str, list[str]]
@@ -48,6 +51,7 @@ class LearningOrder:
     tune: bool
     unreadable: str
     thumbnails: bool
+    inbox: Sequence[str] | None = None
 
 
 @dataclass
@@ -210,6 +214,7 @@ class Jobs:
             "tune": order.tune,
             "unreadable": order.unreadable,
             "thumbnails": order.thumbnails,
+            "inbox": order.inbox if order.inbox is None else list(order.inbox),
             "threads": self._threads,
         }
         write_atomic(folder / "order.json", json.dumps(written).encode(), durable=False)

@@ -55,6 +55,10 @@ def learn(order: dict[str, Any], report: Report) -> None:
     try:
         report({"progress": 0.01, "message": "opening the model"})
         classifier = Classifier.open(order["model"], order["weights"])
+        if order.get("inbox") is not None:
+            learned = classifier.learn_inbox(only=order["inbox"], progress=JobProgress(report))
+            report({"learned": asdict(learned)})
+            return
         images = {name: [Path(path) for path in paths] for name, paths in order["images"].items()}
         learned = classifier.learn(
             images,

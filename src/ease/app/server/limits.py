@@ -79,7 +79,8 @@ class Limits(BaseModel):
 
     def bytes_of(self, path: str) -> int:
         """Largest size of a request to this path."""
-        return {"/predict": self.predict_bytes, "/learn": self.learn_bytes}.get(path, JSON_BYTES)
+        known = {"/predict": self.predict_bytes, "/feedback": self.predict_bytes, "/learn": self.learn_bytes}
+        return known.get(path, JSON_BYTES)
 
     def seconds_of(self, path: str, received: int) -> float:
         """Seconds that a request to this path may take to arrive, given the bytes received so far."""

@@ -6,7 +6,7 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -60,12 +60,14 @@ class PendingPrediction:
     Attributes:
         pixels: [N, 3, s, s], as the backbone reads them.
         top: Number of classes to name for each image.
+        digests: Content hash of each image, by which photos that people have named are found; none are if empty.
         future: Where the answer goes.
         abandoned: Set when the client has left, so that its images need not be scored.
     """
 
     pixels: Tensor
     top: int
+    digests: Sequence[str]
     future: Future[Answer]
     abandoned: threading.Event
 
@@ -159,10 +161,16 @@ class Model:
             with self._count:
                 self._decoding -= 1
 
-    def submit(self, pixels: Tensor, top: int, abandoned: threading.Event | None = None) -> Future[Answer]:
+    def submit(
+        self,
+        pixels: Tensor,
+        top: int,
+        abandoned: threading.Event | None = None,
+        digests: Sequence[str] = (),
+    ) -> Future[Answer]:
         """Queue images that `Classifier.pixels` prepared, [N, 3, s, s]; set `abandoned` if the client has left."""
         future: Future[Answer] = Future()
-        self._queue.put(PendingPrediction(pixels, top, future, abandoned or threading.Event()))
+        self._queue.put(PendingPrediction(pixels, top, digests, future, abandoned or threading.Event()))
         return future
 
     def _predict_all(self) -> None:
@@ -187,7 +195,7 @@ class Model:
         )
         self._metrics.batches.observe(len(logits))
         for one, own in zip(pending, logits.split([len(one.pixels) for one in pending]), strict=True):
-            one.future.set_result(Answer(served, served.classifier.predictions(own, one.top)))
+            one.future.set_result(Answer(served, served.classifier.predictions(own, one.top, one.digests)))
 
     def _next_batch(self) -> list[PendingPrediction] | None:
         """Requests that fit into one batch, at least one; waits for the first. None when the server stops."""

@@ -33,6 +33,8 @@ def serve(
     budget: int | None = None,
     work: Path | None = None,
     limits: Limits | None = None,
+    inbox: bool = False,
+    collect_unsure: int = 0,
     announce: Callable[[str], None] = print,
 ) -> None:
     """Serve a model until the process is stopped (Ctrl-C or SIGTERM). A running job is ended and changes nothing.
@@ -46,6 +48,8 @@ def serve(
         budget: Passes per image when predicting; all that the model has if None.
         work: Folder for uploads while they are needed; a temporary one if None.
         limits: Limits of requests and jobs.
+        inbox: Keep photos whose answers are corrected, until they are learned.
+        collect_unsure: Photos that the model is unsure of and that are kept per UTC day.
         announce: Called with one line that contains the address.
     """
     check_token(host, token)
@@ -64,6 +68,8 @@ def serve(
             token=token,
             work=work,
             limits=limits,
+            inbox=inbox,
+            collect_unsure=collect_unsure,
             log=log,
         ) as service,
     ):

@@ -12,12 +12,14 @@ from typing import Any
 
 import torch
 
+from ease.app.inbox import Inbox
 from ease.app.server.guard import check_token, without_paths
 from ease.app.server.jobs import Jobs, Start, start_process
 from ease.app.server.limits import Limits
 from ease.app.server.model import Model, Served
 from ease.app.server.refusals import RefusalError
 from ease.app.server.telemetry import Log, Metrics, resident_bytes
+from ease.app.unsure import Groups
 from ease.errors import EaseError
 from ease.storage.files import make_folder, read_json, write_json
 from ease.storage.lock import BusyError, WriterLock
@@ -44,6 +46,8 @@ class Service:
         token: Token that changes need; without one, the host must be this machine.
         work: Folder for uploads while they are needed; the system's temporary folder if None.
         limits: Limits of requests and jobs.
+        inbox: Keep photos whose answers are corrected in the folder MODEL.inbox, until they are learned.
+        collect_unsure: Photos that the model is unsure of and that are kept there per UTC day.
         log: Where events are logged.
         start: Starts the process of a job.
     """
@@ -58,6 +62,8 @@ class Service:
         token: str | None = None,
         work: Path | None = None,
         limits: Limits | None = None,
+        inbox: bool = False,
+        collect_unsure: int = 0,
         log: Log | None = None,
         start: Start = start_process,
     ) -> None:
@@ -68,6 +74,10 @@ class Service:
         self._weights = None if weights is None else weights.resolve()
         self._budget = budget
         self._work, self._start = work, start
+        if collect_unsure and not inbox:
+            raise EaseError("collecting unsure photos (--collect-unsure) needs the inbox: add --inbox")
+        self.keeps, self.collect_unsure = inbox, collect_unsure
+        self.inbox, self.groups = Inbox(self.path), Groups()
         self._life = contextlib.ExitStack()
         self.book = self.path.with_name(f"{self.path.name}.jobs")
 
@@ -75,6 +85,9 @@ class Service:
         ModelDirectory(self.path).manifest()  # a wrong path is reported before anything is created
         with contextlib.ExitStack() as life:
             self._claim(life)
+            if self.keeps:
+                self.inbox.open()
+            self.inbox.settle()
             self.folder = self._own_folder()
             life.callback(shutil.rmtree, self.folder, ignore_errors=True)
             self.uploads = self.folder / "predict"
@@ -147,6 +160,16 @@ class Service:
         if served is None:
             raise RefusalError(503, "the model is being loaded: try again in a moment", {"Retry-After": "1"})
         return served
+
+    def open_inbox(self) -> Inbox:
+        """The inbox; refuses the request if it is off."""
+        if not self.keeps:
+            raise RefusalError(409, "the inbox is off: start the server with --inbox")
+        return self.inbox
+
+    def inbox_summary(self) -> dict[str, Any]:
+        """How many photos are kept, for everybody to see."""
+        return {"on": self.keeps, "photos": len(self.inbox), "bytes": self.inbox.total_bytes}
 
     def plain(self, error: EaseError) -> str:
         """The message of an error without paths of this machine."""

@@ -167,6 +167,15 @@ def count_pixels(path: Path, name: str, limits: ImageLimits = LIMITS) -> int:
         return check_header(file, name, limits)
 
 
+def media_type(content: bytes) -> str | None:
+    """The media type of an image file, such as `image/jpeg`, by its header; None if it is in none of `FORMATS`."""
+    try:
+        with _open(io.BytesIO(content), "image", LIMITS) as image:
+            return Image.MIME.get(image.format or "")
+    except Exception:  # on damaged files Pillow raises almost anything
+        return None
+
+
 def read_image_file(path: Path, name: str = "") -> bytes:
     """Read an image file of at most `LIMITS.bytes` bytes.
 

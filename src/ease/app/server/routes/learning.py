@@ -15,7 +15,7 @@ from ease.app.server.exchange import while_connected
 from ease.app.server.jobs import LearningOrder
 from ease.app.server.model import Served
 from ease.app.server.refusals import RefusalError
-from ease.app.server.routes.bodies import FILE, multipart
+from ease.app.server.routes.bodies import FILE, flag, multipart
 from ease.app.server.service import Service
 from ease.app.server.uploads import Form, receive_form
 from ease.streams.intake.checks import check_upload
@@ -99,8 +99,8 @@ def _order(
     service: Service, served: Served, form: Form, folder: Path, gone: threading.Event
 ) -> LearningOrder:
     """What a form asks for, checked as far as possible without learning; stops once the client is gone."""
-    extend, unreadable = _flag(form, "extend"), form.fields.get("unreadable", "refuse")
-    tune = _flag(form, "tune")
+    extend, unreadable = flag(form, "extend"), form.fields.get("unreadable", "refuse")
+    tune = flag(form, "tune")
     if tune and not served.classifier.tunable:
         raise RefusalError(
             409,
@@ -132,11 +132,4 @@ def _order(
     for _ in service.checkers.map(check, found.images):
         pass
     images = move_to_class_folders(found, folder / "images")
-    return LearningOrder(folder / "images", images, extend, tune, unreadable, _flag(form, "thumbnails"))
-
-
-def _flag(form: Form, name: str) -> bool:
-    value = form.fields.get(name, "false").strip().lower()
-    if value not in ("true", "false"):
-        raise RefusalError(422, f"field '{name}' must be true or false")
-    return value == "true"
+    return LearningOrder(folder / "images", images, extend, tune, unreadable, flag(form, "thumbnails"))

@@ -19,6 +19,9 @@ from ease.app.server.refusals import RefusalError
 from ease.app.server.routes.bodies import FILE, multipart
 from ease.app.server.service import Service
 from ease.app.server.uploads import receive_form
+from ease.app.unsure import is_unsure
+from ease.errors import EaseError
+from ease.streams.images import content_hash
 from ease.streams.intake.decode import LARGE_IMAGE_PIXELS, count_pixels, decode
 from ease.streams.intake.sources import NamedFile
 
@@ -66,25 +69,57 @@ async def _predicted(
         files = form.files.get("image", [])
         if not files:
             raise RefusalError(422, "there is no image in the request: send parts named 'image'")
-        # Counted only now: a client that sends slowly must not keep others from being answered.
-        with service.model.admitted(service.limits.waiting) as free:
-            if not free:
-                raise RefusalError(
-                    503, "too many predictions are waiting: try again in a moment", {"Retry-After": "1"}
-                )
-            work = _answer(service, served, files, top)
-            return files, await while_connected(request, work, service.limits.answer_seconds)
+        answer, digests = await predicted(service, served, request, files, top)
+        if service.collect_unsure:
+            await asyncio.to_thread(_collect, service, files, answer, digests)
+        return files, answer
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-async def _answer(service: Service, served: Served, uploads: list[NamedFile], top: int) -> Answer:
+async def predicted(
+    service: Service, served: Served, request: Request, files: list[NamedFile], top: int
+) -> tuple[Answer, list[str]]:
+    """What received images show, and their content hashes; refuses them if too many others are waiting."""
+    # Counted only now: a client that sends slowly must not keep others from being answered.
+    with service.model.admitted(service.limits.waiting) as free:
+        if not free:
+            raise RefusalError(
+                503, "too many predictions are waiting: try again in a moment", {"Retry-After": "1"}
+            )
+        work = _answer(service, served, files, top)
+        return await while_connected(request, work, service.limits.answer_seconds)
+
+
+def _collect(service: Service, files: list[NamedFile], answer: Answer, digests: list[str]) -> None:
+    """Keep images that the model is unsure of. The answer does not depend on whether that succeeds."""
+    known = answer.served.classifier.known
+    for file, digest, prediction in zip(files, digests, answer.predictions, strict=True):
+        if is_unsure(prediction):
+            try:
+                service.inbox.collect(
+                    file.path.read_bytes(),
+                    digest,
+                    prediction,
+                    known,
+                    per_day=service.collect_unsure,
+                    file=file.name,
+                )
+            except (EaseError, OSError) as error:
+                service.log.failure("collecting an unsure photo", error)
+                return
+
+
+async def _answer(
+    service: Service, served: Served, uploads: list[NamedFile], top: int
+) -> tuple[Answer, list[str]]:
     """What the images show. If cancelled, it stops before the next image is decoded or the next batch is scored."""
     loop, limits = asyncio.get_running_loop(), service.limits.image
 
-    def prepared(upload: NamedFile) -> torch.Tensor:
-        image = decode(upload.path.read_bytes(), upload.shown, limits)
-        return served.classifier.pixels([image])
+    def prepared(upload: NamedFile) -> tuple[torch.Tensor, str]:
+        content = upload.path.read_bytes()
+        image = decode(content, upload.shown, limits)
+        return served.classifier.pixels([image]), content_hash(content)
 
     ready = []
     with service.model.decoding():
@@ -97,7 +132,9 @@ async def _answer(service: Service, served: Served, uploads: list[NamedFile], to
             ready.append(await loop.run_in_executor(threads, prepared, upload))
     abandoned = threading.Event()
     try:
-        return await asyncio.wrap_future(service.model.submit(torch.cat(ready), top, abandoned))
+        digests = [digest for _, digest in ready]
+        work = service.model.submit(torch.cat([one for one, _ in ready]), top, abandoned, digests)
+        return await asyncio.wrap_future(work), digests
     except asyncio.CancelledError:
         abandoned.set()
         raise

@@ -34,7 +34,7 @@ def add_routes(app: FastAPI, service: Service) -> None:
         """The classes of the model, and the history of its learning."""
         served = service.ready()
         request.state.generation = served.generation
-        return described(served)
+        return {**described(served), "inbox": await asyncio.to_thread(service.inbox_summary)}
 
     @app.get("/thumbnails/{class_id}", response_class=Response)
     async def thumbnail(class_id: int) -> Response:
