@@ -203,6 +203,11 @@ class Classifier:
         return self._directory.path
 
     @property
+    def facts(self) -> Manifest:
+        """The manifest of the model's current generation on disk: its backbone, settings, augmentation and seed."""
+        return self._directory.manifest()
+
+    @property
     def learner(self) -> Learner:
         """The method with everything it has learned."""
         return self._learner
