@@ -102,8 +102,8 @@ def test_wrong_inputs_are_one_line_and_write_nothing(ease, digits: Digits, tmp_p
     skipped = ease("learn", folder, "--model", model, "--unreadable", "skip", *QUICK)
     assert skipped.code == 0
     assert "bad.jpg" in skipped.out
-    assert "--backbone is an option for a new model" in refused(
-        ease("learn", folder, "--model", model, "--backbone", "ease-vit")
+    assert "--seed 7 is not what the model in" in refused(
+        ease("learn", folder, "--model", model, "--seed", 7)
     )
     assert "no model in" in refused(ease("predict", folder / "0", "--model", tmp_path / "none"))
     assert "bad.jpg" in refused(ease("predict", folder / "1" / "bad.jpg", "--model", model))

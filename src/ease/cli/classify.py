@@ -52,7 +52,8 @@ def learn(
 ) -> None:
     """Teach a model the classes in a folder of photos.
 
-    The model stores no photo, unless --thumbnails is given. Repeat the command with further folders at any time.
+    The model stores no photo, unless --thumbnails is given. Repeat the command with further folders at any time; the
+    model remembers the options it was made with, so they may be left out or given again.
     """
     from ease.app.classifier import Classifier
     from ease.config import parse_sets
@@ -68,20 +69,18 @@ def learn(
         "augment": augment,
         "seed": seed,
     }
-    given = {name: value for name, value in given.items() if value is not None}
-    if ModelDirectory(model).exists:
-        if given or sets:
-            name = f"--{next(iter(given)).replace('_', '-')}" if given else "--set"
-            raise EaseError(
-                f"{name} is an option for a new model, and there is a model in {model}: leave it out"
-            )
-        classifier = Classifier.open(model, weights)
+    if ModelDirectory(
+        model
+    ).exists:  # what is wrong with the model or the options is said before photos are read
+        classifier = Classifier.open_or_create(
+            model, weights=weights, settings=parse_sets(sets or []), **given
+        )
         photos = collect_images(folder, unreadable=damaged, progress=Bars())
     else:
         photos = collect_images(folder, unreadable=damaged, progress=Bars())
         # Not written yet: a failure before anything was learned leaves nothing behind.
-        classifier = Classifier.create(
-            model, weights=weights, settings=parse_sets(sets or []), write=False, **given
+        classifier = Classifier.open_or_create(
+            model, weights=weights, settings=parse_sets(sets or []), **given
         )
     learned = classifier.learn(photos, extend=extend, tune=tune, thumbnails=thumbnails, progress=Bars())
     if as_json:
