@@ -61,7 +61,7 @@ def test_the_story_of_a_model(ease, digits: Digits, tmp_path: Path) -> None:  # 
     assert 0 <= found["auroc"] <= 1
 
     assert "renamed '0' to 'zero'" in ease("rename", "0", "zero", "--model", model).out
-    assert "forgot 'zero'" in ease("forget", "zero", "--model", model).out
+    assert "forgot 'zero'" in ease("forget", "zero", "--model", model, "--yes").out
     assert "zero" not in ease("info", model).out
     listed = ease("rollback", "--model", model).out
     assert len(listed.splitlines()) == 1  # forgetting clears what came before

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from ease.app.calibration import Calibration, hold_out
 from ease.app.changes import Forgotten, Learned, lists, renamed, tuples, without_unknown
+from ease.app.job_book import forget_in_jobs
 from ease.app.prediction import ClassConfidence, Prediction
 from ease.app.repeated import check_repeated, check_repeated_settings
 from ease.backbone.zoo import EMBEDDED, load_backbone
@@ -528,9 +529,10 @@ class Classifier:
             self._save()
 
     def forget(self, name: str) -> Forgotten:
-        """Remove a class, and every earlier generation, since these still contain it.
+        """Remove a class, and every other generation, since these still contain it.
 
-        The adapter of its task was trained on its images among others and stays: only its prototypes are removed.
+        Its name leaves the list of jobs beside the model, too, if a server has kept one. The adapter of its task was
+        trained on its images among others and stays: only its prototypes are removed.
 
         Args:
             name: Name of the class.
@@ -545,7 +547,8 @@ class Classifier:
             self._calibration = self._calibration.without(position)
             self._history = [without_unknown(entry, set(self.classes)) for entry in self._history]
             self._save(clears_history=True)
-            return Forgotten(self.generation, name, done.moved, done.kept)
+        forget_in_jobs(self.path, self.classes)
+        return Forgotten(self.generation, name, done.moved, done.kept)
 
     def replace_learner(self, change: Callable[[Learner], Learner], *, forget_history: bool = False) -> None:
         """Write the same classes with another learner as a new generation.

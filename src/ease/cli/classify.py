@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ease.cli import options
+from ease.cli import asking, options
 from ease.cli.output import print_json
-from ease.errors import EaseError
+from ease.errors import EaseError, unknown
 
 if TYPE_CHECKING:
     from ease.app.changes import Learned
@@ -188,22 +188,42 @@ def forget(
     name: Annotated[str, typer.Argument(help="Name of the class.")],
     model: options.ModelDirectory,
     weights: options.Weights = None,
+    yes: asking.Yes = False,
     as_json: options.Json = False,
 ) -> None:
-    """Remove a class and all earlier generations.
+    """Remove a class and all other generations.
 
-    Earlier generations are removed because they still contain the class. This cannot be undone.
+    Earlier and later generations are removed because they still contain the class. This cannot be undone, so a
+    terminal is asked first, and a script needs --yes.
     """
     from ease.app.classifier import Classifier
 
+    asking.ask_before_removing("forget", _what_goes(model, name), yes)
     done = Classifier.open(model, weights).forget(name)
     if as_json:
         print_json(asdict(done))
         return
-    typer.echo(f"forgot '{name}' and all earlier generations (generation {done.generation})")
+    typer.echo(f"forgot '{name}' and all other generations (generation {done.generation})")
     typer.echo(f"largest change of the direction of another class: {done.moved:.2g} (1 - cosine)")
     if done.kept:
         typer.echo(f"what still contains information about it: {done.kept}")
+
+
+def _what_goes(model: Path, name: str) -> list[str]:
+    """What `forget` removes, one phrase each; an unknown class is an error before anybody is asked."""
+    from ease.app.job_book import jobs_that_name
+    from ease.storage.model_directory import ModelDirectory
+
+    directory = ModelDirectory(model)
+    manifest = directory.manifest()
+    entry = next((each for each in manifest.classes if each.name == name), None)
+    if entry is None:
+        raise unknown("class", name, manifest.class_names)
+    picture = " and its small picture" if str(entry.id) in manifest.kept_images else ""
+    goes = [f"the class '{name}', learned from {_count(entry.count, 'image')}{picture}"]
+    goes += asking.history_of(model, manifest.generation, directory.generations())
+    jobs = jobs_that_name(model, name)
+    return goes + [f"its name in {_count(jobs, 'job')} of {model}.jobs"] * bool(jobs)
 
 
 def rollback(
