@@ -50,7 +50,9 @@ def names(folder: Path) -> list[str]:
 # --- files ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("form", ["{}/shared/numbers.ease", "file://{}/shared/numbers.ease", "{}/there"])
+@pytest.mark.parametrize(
+    "form", ["{}/shared/numbers.ease", "file://{}/shared/numbers.ease", "{}/there", "{}/new/"]
+)
 def test_a_model_goes_through_a_folder(ease: Any, model: Path, tmp_path: Path, form: str) -> None:
     (tmp_path / "there").mkdir()
     target = form.format(tmp_path)

@@ -16,7 +16,7 @@ from ease.storage.model_directory import model_directory
 
 UNKNOWN_LICENSE = "unknown"
 _LICENSE = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+-]{0,63}")
-_MARKUP = re.compile(r"([\\`*_{}\[\]<>()#+!|~$&-])")
+_MARKUP = re.compile(r"([\\`*_{}\[\]<>()#!|~$&])")
 _CLASSES = 2_000
 """Rows of the table; a larger model's card names the first ones."""
 
@@ -99,7 +99,7 @@ def _summary(manifest: Manifest) -> str:
         "| | |\n|---|---|\n"
         f"| method | `{manifest.method}` ({_plain(title)}) |\n"
         f"| backbone | `{_code(backbone.name)}`, frozen, {backbone.input_size} x {backbone.input_size} pixels |\n"
-        f"| SHA-256 of the backbone's weights | `{_code(backbone.weights_hash)}` |\n"
+        f"| hash of the backbone's weights | `{_code(backbone.weights_hash)}` |\n"
         f"| generation | {manifest.generation}, written {_plain(manifest.created[:10])} |\n"
         f"| passes through the backbone per image | {manifest.passes_per_image} |"
     )

@@ -60,19 +60,20 @@ def place(text: str, default_name: str) -> Place:
         parts = urlsplit(text)
         if parts.netloc not in ("", "localhost") or not parts.path:
             raise EaseError(f"'{shown(text)}' is no file of this machine: write file:///folder/name.ease")
-        return FilePlace(Path(unquote(parts.path)), default_name)
+        return FilePlace(unquote(parts.path), default_name)
     if scheme:
         raise EaseError(
             f"'{scheme}://' is no place to share a model in: use hf://, https://, http:// or a path"
         )
-    return FilePlace(Path(text).expanduser(), default_name)
+    return FilePlace(text, default_name)
 
 
 class FilePlace:
-    """A file of this machine, or a folder in which the archive gets the name of the model."""
+    """A file of this machine, or a folder (it exists, or ends with a slash) that gets one with the model's name."""
 
-    def __init__(self, path: Path, default_name: str) -> None:
-        self._path = path / default_name if is_folder(path) else path
+    def __init__(self, text: str, default_name: str) -> None:
+        path = Path(text).expanduser()
+        self._path = path / default_name if text.endswith("/") or is_folder(path) else path
         self.shown, self.name = str(self._path), self._path.name
 
     def put(self, archive: Path, beside: Mapping[str, bytes]) -> None:
