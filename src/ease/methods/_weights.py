@@ -107,7 +107,7 @@ def with_weights(
     if not os.environ.get(PLACE):
         tried.append(f"{PLACE} (not set)")
     digest = remembered_weights(directory)[1]
-    which = "" if digest is None else f" with the SHA-256 {digest}"
+    which = "" if digest is None else f", which has the SHA-256 {digest},"
     raise EaseError(
         f"the model in {directory.path} was learned on another '{spec.name}' than those found here; tried "
         f"{', '.join(tried)}: give the file it was learned with{which} (--weights), or set {PLACE}"
