@@ -53,11 +53,13 @@ OPERATIONS = {
         Operation("first", ("learn", "{photos}/first", "--model", "{root}/model", *_SMALL), (), ("model",)),
         Operation("learn", ("learn", "{photos}/second", "--model", "{root}/model", "--thumbnails")),
         Operation("extend", ("learn", "{photos}/more", "--model", "{root}/model", "--extend")),
-        Operation("forget", ("forget", FORGOTTEN, "--model", "{root}/model")),
+        Operation("forget", ("forget", FORGOTTEN, "--model", "{root}/model", "--yes")),
         Operation("rename", ("rename", "d1", "one", "--model", "{root}/model")),
         Operation("rollback", ("rollback", "1", "--model", "{root}/model")),
         Operation("compact", ("compact", "--model", "{root}/model", "--storage", "fp16")),
-        Operation("shrink", ("compact", "--model", "{root}/model", "--storage", "int8", "--forget-history")),
+        Operation(
+            "shrink", ("compact", "--model", "{root}/model", "--storage", "int8", "--forget-history", "-y")
+        ),
         Operation(
             "run",
             (

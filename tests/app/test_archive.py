@@ -127,6 +127,7 @@ class TestBackbones:
             save_file(vit.state_dict(), file)
         run = learn(tmp_path / "run", "simplecil", NAME, file, input_size=32)
         wanted = self._logits(run / "model", file)
+        file = file.rename(tmp_path / f"moved.{kind}")
         with pytest.raises(EaseError, match="--weights"):
             pack(run, tmp_path / "no.ease")
         assert not (tmp_path / "no.ease").exists()

@@ -376,7 +376,7 @@ def test_the_command_says_what_it_costs(ease: Any, model: Path, digits: Digits, 
     again = ease("compact", "--model", model, "--max-subspaces", 20)
     assert (again.code, "nothing to do" in again.out) == (0, True)
     assert Classifier.open(model).generation == 7
-    assert "forgot all" in ease("compact", "--model", model, "--forget-history").out
+    assert "forgot all" in ease("compact", "--model", model, "--forget-history", "--yes").out
     assert Classifier.open(model).generations() == [7]
 
 

@@ -61,7 +61,7 @@ def test_the_story_of_a_model(ease, digits: Digits, tmp_path: Path) -> None:  # 
     assert 0 <= found["auroc"] <= 1
 
     assert "renamed '0' to 'zero'" in ease("rename", "0", "zero", "--model", model).out
-    assert "forgot 'zero'" in ease("forget", "zero", "--model", model).out
+    assert "forgot 'zero'" in ease("forget", "zero", "--model", model, "--yes").out
     assert "zero" not in ease("info", model).out
     listed = ease("rollback", "--model", model).out
     assert len(listed.splitlines()) == 1  # forgetting clears what came before
@@ -102,8 +102,8 @@ def test_wrong_inputs_are_one_line_and_write_nothing(ease, digits: Digits, tmp_p
     skipped = ease("learn", folder, "--model", model, "--unreadable", "skip", *QUICK)
     assert skipped.code == 0
     assert "bad.jpg" in skipped.out
-    assert "--backbone is an option for a new model" in refused(
-        ease("learn", folder, "--model", model, "--backbone", "ease-vit")
+    assert "--seed 7 is not what the model in" in refused(
+        ease("learn", folder, "--model", model, "--seed", 7)
     )
     assert "no model in" in refused(ease("predict", folder / "0", "--model", tmp_path / "none"))
     assert "bad.jpg" in refused(ease("predict", folder / "1" / "bad.jpg", "--model", model))

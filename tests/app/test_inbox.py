@@ -616,10 +616,10 @@ def test_the_story_by_commands(model: Classifier, photo: np.ndarray, tmp_path: P
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["learn"], "either a folder of photos, or --inbox"),
-        (["learn", "photos", "--inbox"], "either a folder"),
+        (["learn"], "give a folder of photos, or a table with --labels"),
+        (["learn", "photos", "--inbox"], "leave the other photos out"),
         (["learn", "--inbox", "--thumbnails"], "--thumbnails is for a folder"),
-        (["learn", "--inbox", "--method", "ease"], "--method is for a folder"),
+        (["learn", "--inbox", "--method", "ease"], "which is strata"),
         (["inbox", "--name", "x"], "is not ID=NAME"),
         (["inbox", "--discard", "x"], "no photo of the inbox has the id"),
         (["inbox", "--clear", "--undo"], "exclude each other"),

@@ -124,7 +124,7 @@ class GrowingModel(RuleBasedStateMachine):
     def compact(self, storage: str, forgets: bool) -> None:
         """By another process, as far as the open model can tell."""
         words = ["compact", "--model", str(self.path), "--storage", storage]
-        assert command([*words, *["--forget-history"] * forgets]).code == 0
+        assert command([*words, *["--forget-history", "--yes"] * forgets]).code == 0
         if self.model.refresh():  # type: ignore[union-attr]
             self._wrote(self.spec.classes, forgets=forgets)
         elif forgets:

@@ -12,12 +12,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from torch import Tensor
+
 from ease import __version__
 from ease.backbone.ports import tensors_hash
 from ease.backbone.zoo import backbone_tensors
 from ease.errors import EaseError
 from ease.filesystem import entries, shown, what_is
-from ease.methods import BACKBONE_FILE, making_sense, weights_beside
+from ease.methods import BACKBONE_FILE, making_sense, with_weights
 from ease.storage import files as durable
 from ease.storage.files import FileEntry
 from ease.storage.manifest import BackboneEntry, Manifest, decode_manifest, manifest_copy
@@ -105,7 +107,16 @@ def pack(path: Path, out: Path, *, weights: Path | None = None, images: bool = F
 
 def _backbone(directory: ModelDirectory, spec: BackboneEntry, weights: Path | None) -> bytes:
     """The backbone's weights as safetensors, without its classifier."""
-    tensors = backbone_tensors(spec.name, weights or weights_beside(directory))
+
+    def load(file: Path | None) -> dict[str, Tensor]:
+        return backbone_tensors(spec.name, file)
+
+    def content(loaded: Mapping[str, Tensor]) -> str:
+        return tensors_hash(dict(loaded))
+
+    if weights is None:
+        return durable.encode_tensors(with_weights(directory, spec, load, content))
+    tensors = load(weights)
     if tensors_hash(tensors) != spec.weights_hash:
         raise EaseError(
             f"the model in {directory.path} was learned on another '{spec.name}' than the one found here: "

@@ -19,7 +19,9 @@ from ease.app.changes import Forgotten, Learned, lists, renamed, tuples, without
 from ease.app.corrections import as_named, correct, learn_inbox, remembered
 from ease.app.inbox import Inbox
 from ease.app.inbox_photos import Correction, Known
+from ease.app.job_book import forget_in_jobs
 from ease.app.prediction import ClassConfidence, Prediction
+from ease.app.repeated import check_repeated, check_repeated_settings
 from ease.backbone.zoo import EMBEDDED, load_backbone
 from ease.config import resolve
 from ease.errors import EaseError, unknown
@@ -88,8 +90,9 @@ class Classifier:
         learner: Learner,
         manifest: Manifest,
         budget: int | None = None,
+        weights: Path | str | None = None,
     ) -> None:
-        self._directory, self._engine, self._budget = directory, engine, budget
+        self._directory, self._engine, self._budget, self._weights = directory, engine, budget, weights
         self._inbox = Inbox(directory.path)
         self._load(learner, manifest)
 
@@ -153,7 +156,7 @@ class Classifier:
         frozen = load_backbone(backbone, weights=weights, input_size=input_size)
         engine = Engine(frozen, Transforms(frozen.pixels, AUGMENTATIONS[augment]), seed=seed)
         learner = learner_type(engine, chosen)
-        created = cls(directory, engine, learner, _empty_manifest(augment))
+        created = cls(directory, engine, learner, _empty_manifest(augment), weights=weights)
         if write:
             created._save()
         return created
@@ -166,7 +169,8 @@ class Classifier:
 
         Args:
             path: The model directory.
-            weights: Weights file of the backbone, if it is not on the hub.
+            weights: Weights file of the backbone. Without it the file is looked for where it was, in the folder
+                `EASE_WEIGHTS` and beside the model directory; it must be the one that the model was learned with.
             budget: Largest number of passes through the backbone per image, for faster predictions; see
                 docs/how-to/performance.md. It is not saved, and confidences are fitted without it.
 
@@ -184,7 +188,43 @@ class Classifier:
                 seed=1993 if manifest.seed is None else manifest.seed,
             )
             learner, manifest = restore_learner(directory, engine)
-            return cls(directory, engine, learner, manifest, budget)
+            return cls(directory, engine, learner, manifest, budget, weights)
+
+    @classmethod
+    def open_or_create(
+        cls,
+        path: Path | str,
+        backbone: str | None = None,
+        *,
+        weights: Path | str | None = None,
+        settings: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> Classifier:
+        """Open the model in a folder, or make a new one there: the same line works every month.
+
+        Args:
+            path: Folder of the model.
+            backbone: As in `create`.
+            weights: Weights file of the backbone. An existing model finds the file that it was made with by itself.
+            settings: As in `create`.
+            options: `method`, `input_size`, `augment` and `seed` as in `create`. For an existing model, what is given
+                (and is not None) must be what it was made with.
+
+        Returns:
+            The classifier. A new one is written by its first successful `learn`.
+        """
+        given = {
+            name: value for name, value in {"backbone": backbone, **options}.items() if value is not None
+        }
+        directory = ModelDirectory(path)
+        if not directory.exists:
+            return cls.create(path, weights=weights, settings=settings, write=False, **given)
+        check_repeated(path, directory.manifest(), given)
+        classifier = cls.open(path, weights)
+        learner = classifier.learner
+        wanted = _settings(type(learner), settings or {}, learner.backbone.name)
+        check_repeated_settings(path, learner.settings, {key: getattr(wanted, key) for key in settings or {}})
+        return classifier
 
     def refresh(self) -> bool:
         """Load the model's current generation if another process has written one; returns whether it did."""
@@ -201,7 +241,9 @@ class Classifier:
         """The current generation as a second object on the same backbone; this object is not changed."""
         with making_sense(self._directory):
             learner, manifest = restore_learner(self._directory, self._engine)
-            return Classifier(ModelDirectory(self.path), self._engine, learner, manifest, self._budget)
+            return Classifier(
+                ModelDirectory(self.path), self._engine, learner, manifest, self._budget, self._weights
+            )
 
     # --- reading ----------------------------------------------------------------------------------
 
@@ -209,6 +251,11 @@ class Classifier:
     def path(self) -> Path:
         """The model directory."""
         return self._directory.path
+
+    @property
+    def facts(self) -> Manifest:
+        """The manifest of the model's current generation on disk: its backbone, settings, augmentation and seed."""
+        return self._directory.manifest()
 
     @property
     def learner(self) -> Learner:
@@ -353,7 +400,8 @@ class Classifier:
             allow_urls: Whether http and https addresses in tables are fetched.
             extend: Add the images of known classes to these classes. If False, a known class is an error.
             tune: Train an adapter on the first images of a new model, and keep it if it improves the accuracy on
-                held-out images. The measured accuracies are in the notes of the result.
+                held-out images. The measured accuracies are in the notes of the result. A model that was tuned at its
+                beginning accepts it again; nothing is trained then.
             unreadable: Whether damaged files are an error (`refuse`) or left out (`skip`).
             thumbnails: Keep a small picture of each new class in the model. It is the only image that is ever kept;
                 the manifest lists it under `kept_images`, and `forget` removes it.
@@ -447,8 +495,11 @@ class Classifier:
         if not learner.thorough_settings:
             raise EaseError(f"method '{learner.name}' has nothing to tune (tune, --tune): leave it out")
         if learner.task_sizes:
+            chosen = learner.settings.model_dump()
+            if all(chosen[key] == value for key, value in learner.thorough_settings.items()):
+                return  # it was tuned then; the same command may be given every month
             raise EaseError(
-                f"the model in {self.path} has learned already, and is tuned on its first photos only "
+                f"the model in {self.path} has learned already without it, and is tuned on its first photos only "
                 "(tune, --tune): leave it out, or begin a new model"
             )
         self._learner = type(learner)(
@@ -581,9 +632,10 @@ class Classifier:
             self._save()
 
     def forget(self, name: str) -> Forgotten:
-        """Remove a class, and every earlier generation, since these still contain it.
+        """Remove a class, and every other generation, since these still contain it.
 
-        The adapter of its task was trained on its images among others and stays: only its prototypes are removed.
+        Its name leaves the list of jobs beside the model, too, if a server has kept one. The adapter of its task was
+        trained on its images among others and stays: only its prototypes are removed.
 
         Args:
             name: Name of the class.
@@ -601,7 +653,8 @@ class Classifier:
             self._history = [without_unknown(entry, set(self.classes)) for entry in self._history]
             with self._inbox.forgetting(gone.id, gone.name):
                 self._save(clears_history=True)
-            return Forgotten(self.generation, name, done.moved, done.kept)
+        forget_in_jobs(self.path, self.classes)
+        return Forgotten(self.generation, name, done.moved, done.kept)
 
     def replace_learner(self, change: Callable[[Learner], Learner], *, forget_history: bool = False) -> None:
         """Write the same classes with another learner as a new generation.
@@ -663,6 +716,7 @@ class Classifier:
                 kept_images={str(i): name for i, name in self._kept.items()},
                 more=more,
                 keep=[name for name in self._kept.values() if name not in (more or {})],
+                weights=self._weights,
                 calibration=self._calibration.as_json() if self._calibration.calibrated else None,
                 **extra,
             )

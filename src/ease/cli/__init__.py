@@ -83,6 +83,9 @@ COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
         "export": share.export,
         "pack": share.pack,
         "unpack": share.unpack,
+        "push": share.push,
+        "pull": share.pull,
+        "card": share.card,
     },
 }
 """Commands by the panel of `ease --help` in which they are listed."""

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ease.cli import options
+from ease.cli import asking, options
 from ease.cli.output import print_json
-from ease.errors import EaseError
+from ease.errors import EaseError, unknown
 
 if TYPE_CHECKING:
     from ease.app.changes import Learned
@@ -58,7 +58,8 @@ def learn(
 ) -> None:
     """Teach a model the classes of photos: a folder for each class, a table with paths and labels, or its inbox.
 
-    The model stores no photo, unless --thumbnails is given. Repeat the command with further folders at any time.
+    The model stores no photo, unless --thumbnails is given. Repeat the command with further folders at any time; the
+    model remembers the options it was made with, so they may be left out or given again.
     """
     from ease.app.classifier import Classifier
     from ease.config import parse_sets
@@ -82,30 +83,28 @@ def learn(
         "augment": augment,
         "seed": seed,
     }
-    given = {name: value for name, value in given.items() if value is not None}
+    there = ModelDirectory(model).exists
+
+    def open_model() -> Classifier:
+        return Classifier.open_or_create(model, weights=weights, settings=parse_sets(sets or []), **given)
+
     if inbox:
-        others = {"--thumbnails": thumbnails, "--tune": tune, "--set": sets}
-        for name in (name for name, value in others.items() if value):
-            raise EaseError(f"{name} is for a folder of photos, not for --inbox: leave it out")
-        classifier = Classifier.open(model, weights)
+        _refuse_without_use(thumbnails, tune)
+        if not there:
+            raise EaseError(f"there is no model in {model} whose answers were corrected: check the path")
+        classifier = open_model()
         _tell_learned(classifier.learn_inbox(progress=Bars()), classifier, as_json)
         return
-    if ModelDirectory(model).exists:
-        if given or sets:
-            name = f"--{next(iter(given)).replace('_', '-')}" if given else "--set"
-            raise EaseError(
-                f"{name} is an option for a new model, and there is a model in {model}: leave it out"
-            )
-        classifier = Classifier.open(model, weights)
-        photos = collect_images(source, progress=Bars(), **shape)
-    else:
-        photos = collect_images(source, progress=Bars(), **shape)
-        # Not written yet: a failure before anything was learned leaves nothing behind.
-        classifier = Classifier.create(
-            model, weights=weights, settings=parse_sets(sets or []), write=False, **given
-        )
+    existing = open_model() if there else None  # wrong options are reported before photos are read
+    photos = collect_images(source, progress=Bars(), **shape)
+    classifier = existing or open_model()  # a new one is written by its first successful `learn`
     learned = classifier.learn(photos, extend=extend, tune=tune, thumbnails=thumbnails, progress=Bars())
     _tell_learned(learned, classifier, as_json)
+
+
+def _refuse_without_use(thumbnails: bool, tune: bool) -> None:
+    for name in ["--thumbnails"] * thumbnails + ["--tune"] * tune:
+        raise EaseError(f"{name} is for a folder of photos, not for --inbox: leave it out")
 
 
 def _tell_learned(learned: Learned, classifier: Classifier, as_json: bool) -> None:
@@ -155,22 +154,42 @@ def forget(
     name: Annotated[str, typer.Argument(help="Name of the class.")],
     model: options.ModelDirectory,
     weights: options.Weights = None,
+    yes: asking.Yes = False,
     as_json: options.Json = False,
 ) -> None:
-    """Remove a class and all earlier generations.
+    """Remove a class and all other generations.
 
-    Earlier generations are removed because they still contain the class. This cannot be undone.
+    Earlier and later generations are removed because they still contain the class. This cannot be undone, so a
+    terminal is asked first, and a script needs --yes.
     """
     from ease.app.classifier import Classifier
 
+    asking.ask_before_removing("forget", _what_goes(model, name), yes)
     done = Classifier.open(model, weights).forget(name)
     if as_json:
         print_json(asdict(done))
         return
-    typer.echo(f"forgot '{name}' and all earlier generations (generation {done.generation})")
+    typer.echo(f"forgot '{name}' and all other generations (generation {done.generation})")
     typer.echo(f"largest change of the direction of another class: {done.moved:.2g} (1 - cosine)")
     if done.kept:
         typer.echo(f"what still contains information about it: {done.kept}")
+
+
+def _what_goes(model: Path, name: str) -> list[str]:
+    """What `forget` removes, one phrase each; an unknown class is an error before anybody is asked."""
+    from ease.app.job_book import jobs_that_name
+    from ease.storage.model_directory import ModelDirectory
+
+    directory = ModelDirectory(model)
+    manifest = directory.manifest()
+    entry = next((each for each in manifest.classes if each.name == name), None)
+    if entry is None:
+        raise unknown("class", name, manifest.class_names)
+    picture = " and its small picture" if str(entry.id) in manifest.kept_images else ""
+    goes = [f"the class '{name}', learned from {_count(entry.count, 'image')}{picture}"]
+    goes += asking.history_of(model, manifest.generation, directory.generations())
+    jobs = jobs_that_name(model, name)
+    return goes + [f"its name in {_count(jobs, 'job')} of {model}.jobs"] * bool(jobs)
 
 
 def rollback(

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ease.cli import options
+from ease.cli import asking, options
 from ease.cli.output import console, print_json
 from ease.errors import EaseError
 
@@ -185,8 +185,9 @@ def compact(
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what the result would be.")] = False,
     forget_history: Annotated[
-        bool, typer.Option("--forget-history", help="Remove all earlier generations; this cannot be undone.")
+        bool, typer.Option("--forget-history", help="Remove all other generations; this cannot be undone.")
     ] = False,
+    yes: asking.Yes = False,
     weights: options.Weights = None,
     as_json: options.Json = False,
 ) -> None:
@@ -199,7 +200,13 @@ def compact(
     from ease.app.compact import Compaction
     from ease.app.compact import compact as work
     from ease.progress import Bars
+    from ease.storage.model_directory import model_directory
 
+    if forget_history and not dry_run:
+        directory = model_directory(model)
+        goes = asking.history_of(model, directory.manifest().generation, directory.generations())
+        present = f"generation {directory.manifest().generation} of {model}, if there is a smaller one"
+        asking.ask_before_removing("compact --forget-history", [*goes, present], yes)
     done = work(
         model,
         Compaction(storage, energy, max_subspaces),

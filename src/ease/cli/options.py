@@ -69,7 +69,12 @@ NewAugment = Annotated[
         rich_help_panel=NEW_MODEL,
     ),
 ]
-Weights = Annotated[Path | None, typer.Option(help="Weights file of the backbone: .safetensors or .npz.")]
+Weights = Annotated[
+    Path | None,
+    typer.Option(
+        help="Weights file of the backbone: .safetensors or .npz. A model remembers it; see also EASE_WEIGHTS."
+    ),
+]
 Budget = Annotated[
     int | None,
     typer.Option(

@@ -99,7 +99,6 @@ def serve(
 
 def _prepare(model: Path, create: bool, wanted: dict[str, str | None], weights: Path | None) -> None:
     """Create the model if that is asked for and there is none. A restarted server finds its model."""
-    from ease.methods import find_method
     from ease.storage.model_directory import ModelDirectory
 
     given = {key: value for key, value in wanted.items() if value is not None}
@@ -111,19 +110,9 @@ def _prepare(model: Path, create: bool, wanted: dict[str, str | None], weights: 
         directory.manifest()  # a wrong path is reported before the server is started
         return
     if directory.exists:
-        found = directory.manifest()
-        existing = {
-            "method": found.method,
-            "backbone": found.backbone.name,
-            "augment": found.augmentation or "photos",
-        }
-        if "method" in given:
-            given["method"] = find_method(given["method"]).name
-        for key, value in given.items():
-            if value != existing[key]:
-                raise EaseError(
-                    f"{model} already holds a model with {key} {existing[key]}: choose another folder"
-                )
+        from ease.app.repeated import check_repeated
+
+        check_repeated(model, directory.manifest(), given)
         return
     from ease.app.classifier import Classifier
 

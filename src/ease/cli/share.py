@@ -1,4 +1,4 @@
-"""Commands that bring a saved model to other machines: export, pack, unpack."""
+"""Commands that bring a saved model to other machines: export, pack, unpack, push, pull, card."""
 
 from __future__ import annotations
 
@@ -74,6 +74,92 @@ def unpack(
         f"{done.path}: generation {done.generation}, {done.files} files, all checksums are right; "
         f"show it with: ease info {done.path}"
     )
+
+
+License = Annotated[str | None, typer.Option(help="License for the model card, such as mit or cc-by-4.0.")]
+
+
+def push(
+    model: options.SavedModel,
+    target: Annotated[
+        str,
+        typer.Argument(
+            help="hf://user/name, https://host/folder/name.ease for a server that takes PUT, or a path."
+        ),
+    ],
+    license: License = None,
+    weights: options.Weights = None,
+    with_images: Annotated[
+        bool,
+        typer.Option(
+            "--with-images", help="Include the training images that an exemplar-based method keeps."
+        ),
+    ] = False,
+    as_json: options.Json = False,
+) -> None:
+    """Pack a model and put it where others can pull it.
+
+    Its SHA-256 is printed and put beside it. The token is read from HF_TOKEN for the hub, from EASE_SHARE_TOKEN for an
+    HTTP location.
+    """
+    from dataclasses import asdict
+
+    from ease.app import sharing
+
+    done = sharing.push(model, target, weights=weights, images=with_images, license=license)
+    if as_json:
+        print_json(asdict(done))
+        return
+    typer.echo(f"{done.place}: {_size(done.bytes)}, generation {done.generation}")
+    typer.echo(f"SHA-256 {done.sha256}")
+    typer.echo(f"get it with: ease pull {done.place} MODEL --sha256 {done.sha256}")
+
+
+def pull(
+    source: Annotated[str, typer.Argument(help="What was given to 'ease push' as its target.")],
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="A new or empty folder.")],
+    sha256: Annotated[
+        str | None,
+        typer.Option(metavar="HASH", help="SHA-256 that 'ease push' printed; another one is refused."),
+    ] = None,
+    as_json: options.Json = False,
+) -> None:
+    """Fetch a model that was pushed. Everything in it is checked."""
+    from dataclasses import asdict
+
+    from ease.app import sharing
+
+    done = sharing.pull(source, model, sha256=sha256)
+    if as_json:
+        print_json({**asdict(done), "model": str(model)})
+        return
+    typer.echo(f"{model}: {_size(done.bytes)}, generation {done.generation}, SHA-256 {done.sha256}")
+    if not done.checked:
+        typer.echo(
+            "note: it was compared with no SHA-256: there is none beside it, and --sha256 was not given"
+        )
+    typer.echo(f"show it with: ease info {model}")
+
+
+def card(
+    model: options.SavedModel,
+    license: License = None,
+    out: Annotated[
+        Path | None, typer.Option(help="File to write, such as README.md; default: print it.")
+    ] = None,
+) -> None:
+    """Write the model card: classes, accuracy as measured, what is stored, how to use it."""
+    from ease.app.card import model_card
+    from ease.storage.files import check_place, write_atomic
+
+    if out is not None:
+        check_place(out)
+    text = model_card(model, license=license)
+    if out is None:
+        typer.echo(text, nl=False)
+        return
+    write_atomic(out, text.encode())
+    typer.echo(f"wrote {out}")
 
 
 def _size(count: int) -> str:

@@ -222,7 +222,14 @@ class _Run:
                     notes=ledger.notes,
                 )
                 classes = class_fields(self.stream, task.index + 1)
-                save_model(self.directory, self.learner, classes, self.memory, progress=progress)
+                save_model(
+                    self.directory,
+                    self.learner,
+                    classes,
+                    self.memory,
+                    weights=self.config.weights,
+                    progress=progress,
+                )
                 shutil.rmtree(self.folder.checkpoints, ignore_errors=True)
 
     def _evaluate(self, task: Task) -> None:

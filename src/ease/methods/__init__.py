@@ -30,7 +30,6 @@ from ease.methods._older_settings import current_settings
 from ease.methods._prompting import Prompted, PromptLearner
 from ease.methods._registry import faults, find_method, method_title, methods, register
 from ease.methods._saving import (
-    BACKBONE_FILE,
     backbone_fields,
     backbone_of,
     class_fields,
@@ -38,9 +37,9 @@ from ease.methods._saving import (
     open_model,
     restore_learner,
     save_model,
-    weights_beside,
 )
 from ease.methods._tuned_head import TunedHead
+from ease.methods._weights import BACKBONE_FILE, remembered_weights, weights_beside, with_weights
 
 __all__ = [
     "BACKBONE_FILE",
@@ -76,10 +75,12 @@ __all__ = [
     "methods",
     "open_model",
     "register",
+    "remembered_weights",
     "restore_learner",
     "save_model",
     "set_budget",
     "weights_beside",
+    "with_weights",
 ]
 
 

@@ -16,6 +16,7 @@ from ease.methods._allocations import bounded_allocations
 from ease.methods._base import Files, Learner
 from ease.methods._older_settings import current_settings
 from ease.methods._registry import find_method
+from ease.methods._weights import remember_weights, with_weights
 from ease.storage.files import damaged
 from ease.storage.manifest import BackboneEntry, ClassEntry, Manifest, ModelState
 from ease.storage.model_directory import Generation, ModelDirectory
@@ -33,9 +34,6 @@ _ROOM = 2**28
 
 _LARGEST = 2**53
 
-BACKBONE_FILE = "backbone.safetensors"
-"""Where a model directory that was unpacked from an archive has its backbone."""
-
 
 def save_model(
     directory: ModelDirectory,
@@ -45,6 +43,7 @@ def save_model(
     *,
     more: Files | None = None,
     keep: Sequence[str] = (),
+    weights: Path | str | None = None,
     **fields: Any,
 ) -> int:
     """Write a new generation: what the learner is after its last task. Returns the generation's number.
@@ -56,6 +55,7 @@ def save_model(
         memory: old images, for methods that keep them.
         more: other files of the generation.
         keep: files of the generation before, carried over without being read.
+        weights: file that the backbone was loaded from; its path is kept beside the model.
         fields: further fields of `ModelState`, such as `history`.
     """
     files, meta = learner.state()
@@ -71,7 +71,9 @@ def save_model(
         learner=meta,
         **fields,
     )
-    return directory.commit(state, files, keep)
+    number = directory.commit(state, files, keep)
+    remember_weights(directory, weights)
+    return number
 
 
 def backbone_fields(backbone: Backbone) -> BackboneEntry:
@@ -203,27 +205,29 @@ def making_sense(directory: ModelDirectory) -> Iterator[None]:
         ) from error
 
 
-def weights_beside(directory: ModelDirectory) -> Path | None:
-    """The file with the backbone's weights in the model directory, if there is one."""
-    path = directory.path / BACKBONE_FILE
-    return path if path.is_file() else None
-
-
 def backbone_of(directory: ModelDirectory, weights: Path | str | None = None) -> Backbone:
     """The backbone that a saved model was learned on.
 
-    Without `weights` the backbone's own file in the model directory is taken, if there is one (see `ease unpack`).
+    Args:
+        directory: The model.
+        weights: Weights file; without it, `with_weights` finds it.
     """
     manifest = directory.manifest()
     with making_sense(directory):
         spec = manifest.backbone
         unnormalised = all(m == 0 for m in spec.mean) and all(s == 1 for s in spec.std)
-        return load_backbone(
-            spec.name,
-            weights=weights_beside(directory) if weights is None else weights,
-            input_size=spec.input_size,
-            normalize="none" if unnormalised else "model",
-        )
+
+        def load(file: Path | str | None) -> Backbone:
+            return load_backbone(
+                spec.name,
+                weights=file,
+                input_size=spec.input_size,
+                normalize="none" if unnormalised else "model",
+            )
+
+        if weights is not None:
+            return load(weights)
+        return with_weights(directory, spec, load, lambda loaded: loaded.weights_hash)
 
 
 def open_model(

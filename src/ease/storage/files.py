@@ -273,6 +273,15 @@ def entry_of(data: bytes) -> FileEntry:
     return FileEntry(hashlib.sha256(data).hexdigest(), len(data))
 
 
+def sha256_of(path: Path | str) -> str:
+    """SHA-256 of a file, as `sha256sum` prints it."""
+    digest = hashlib.sha256()
+    with explained("read", path), open(path, "rb") as file:
+        while piece := file.read(2**20):
+            digest.update(piece)
+    return digest.hexdigest()
+
+
 def encode_tensors(tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> bytes:
     """Safetensors bytes that depend on names, values and metadata alone, not on any order of insertion."""
     plain: dict[str, Tensor] = {}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -17,6 +16,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Protocol
 
+from ease.app.job_book import ENDED, JOB_BYTES, JOB_ID, without_unknown_names
 from ease.app.server.answers import JobState
 from ease.app.server.guard import without_paths
 from ease.app.server.model import Model
@@ -30,12 +30,10 @@ JOBS_KEPT = 200
 """Number of jobs that are remembered."""
 GRACE = 5.0
 """Seconds between SIGTERM and SIGKILL."""
-LINE_BYTES = 1 << 20
+LINE_BYTES = JOB_BYTES
 
 _WHEN = "%Y%m%d-%H%M%S-%f"
 """Format of a job's id. Only one job can be submitted at a time, so ids are in the order of submission."""
-_ID = re.compile(r"[0-9]{8}-[0-9]{6}-[0-9a-f]{6}")
-ENDED = ("done", "failed", "cancelled", "interrupted")
 
 
 @dataclass(frozen=True)
@@ -238,16 +236,10 @@ class Jobs:
         """Remove the names of classes that do not exist from jobs that have ended: one of them was forgotten."""
         with self._lock:
             for job in self._jobs.values():
-                if job.state in ENDED and not set(job.classes) <= set(known):
-                    job.classes = [name for name in job.classes if name in known]
-                    job.message = job.state
-                    job.error = None if job.error is None else "a class of this job was forgotten since"
-                    if job.learned is not None:
-                        kept = {
-                            key: [n for n in job.learned[key] if n in known]
-                            for key in ("classes", "extended")
-                        }
-                        job.learned = {**job.learned, **kept, "notes": []}
+                changed = without_unknown_names(asdict(job), known)
+                if job.state in ENDED and changed is not None:
+                    for key, value in changed.items():
+                        setattr(job, key, value)
                     self._write(job)
 
     def stop(self) -> None:
@@ -378,7 +370,7 @@ class Jobs:
     def _load_jobs(self) -> None:
         """Load the jobs of earlier servers. One that had not ended was interrupted, unless its result was written."""
         for path in sorted(self._book.glob("*.json")):
-            if not _ID.fullmatch(path.stem):
+            if not JOB_ID.fullmatch(path.stem):
                 continue
             try:
                 job = Job(**read_json(path, LINE_BYTES))

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from ease.app.inbox import Inbox
+from ease.app.job_book import job_book
 from ease.app.server.guard import check_token, without_paths
 from ease.app.server.jobs import Jobs, Start, start_process
 from ease.app.server.limits import Limits
@@ -79,7 +80,7 @@ class Service:
         self.keeps, self.collect_unsure = inbox, collect_unsure
         self.inbox, self.groups = Inbox(self.path), Groups()
         self._life = contextlib.ExitStack()
-        self.book = self.path.with_name(f"{self.path.name}.jobs")
+        self.book = job_book(self.path)
 
     def __enter__(self) -> Service:
         ModelDirectory(self.path).manifest()  # a wrong path is reported before anything is created

@@ -1,0 +1,222 @@
+"""Push, pull and the model card, against a real HTTP server on this machine that also plays the hub."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from ease import Classifier
+from ease.app.card import model_card, wilson_interval
+from ease.app.sharing import pull, push
+from ease.errors import EaseError
+from tests.app.conftest import Digits, refused
+from tests.app.fake_hub import FakeHub, fake_hub
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory, digits: Digits) -> Path:
+    path = tmp_path_factory.mktemp("sharing") / "numbers"
+    classifier = Classifier.create(path, input_size=16, augment="gentle")
+    classifier.learn(digits("0", "1", count=12))
+    classifier.learn({"<b>|x|": digits("2", count=3)["2"]}, thumbnails=True)
+    return path
+
+
+@pytest.fixture
+def hub() -> Iterator[FakeHub]:
+    with fake_hub() as server:
+        yield server
+
+
+def same(one: Path, other: Path) -> bool:
+    images = [np.full((16, 16), value, np.uint8) for value in (0, 90, 200)]
+    logits = [Classifier.open(path).logits(images).numpy() for path in (one, other)]
+    return np.array_equal(*logits)
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+# --- files ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "form", ["{}/shared/numbers.ease", "file://{}/shared/numbers.ease", "{}/there", "{}/new/"]
+)
+def test_a_model_goes_through_a_folder(ease: Any, model: Path, tmp_path: Path, form: str) -> None:
+    (tmp_path / "there").mkdir()
+    target = form.format(tmp_path)
+    pushed = ease("push", model, target)
+    assert pushed.code == 0, pushed.err
+    (archive,) = tmp_path.rglob("numbers.ease")
+    digest = hashlib.sha256(archive.read_bytes()).hexdigest()
+    assert f"SHA-256 {digest}" in pushed.out
+    assert archive.with_name("numbers.ease.sha256").read_text() == f"{digest}  numbers.ease\n"
+    pulled = ease("pull", archive, tmp_path / "again", "--sha256", digest)
+    assert pulled.code == 0, pulled.err
+    assert same(model, tmp_path / "again")
+
+
+def test_a_wrong_checksum_leaves_nothing(ease: Any, model: Path, tmp_path: Path) -> None:
+    pushed = push(model, str(tmp_path / "a.ease"))
+    before = names(tmp_path)
+    assert "not the one that was given" in refused(
+        ease("pull", tmp_path / "a.ease", tmp_path / "model", "--sha256", "0" * 64)
+    )
+    note = tmp_path / "a.ease.sha256"
+    note.write_text("f" * 64)
+    assert "beside it" in refused(ease("pull", tmp_path / "a.ease", tmp_path / "model"))
+    note.write_text("nothing")
+    assert "has no SHA-256" in refused(ease("pull", tmp_path / "a.ease", tmp_path / "model"))
+    assert names(tmp_path) == before
+    note.unlink()
+    assert "compared with no SHA-256" in ease("pull", tmp_path / "a.ease", tmp_path / "model").out
+    assert pull(str(tmp_path / "a.ease"), tmp_path / "b", sha256=pushed.sha256).checked == ("given",)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("pull", "{}/no.ease", "{}/model"), "there is no model at"),
+        (("pull", "{}/full/x.txt", "{}/model"), "cannot be unpacked"),
+        (("pull", "{}/no.ease", "{}/full"), "is there already"),
+        (("pull", "{}/full/x.txt", "{}/model", "--sha256", "abc"), "is no SHA-256"),
+        (("push", "{}/full", "{}/x.ease"), "holds no model"),
+        (("pull", "ftp://host/a.ease", "{}/model"), "is no place to share"),
+        (("pull", "hf://nobody", "{}/model"), "no repository of the hub"),
+        (("pull", "https://me:secret@host/a.ease", "{}/model"), "has a password"),
+        (("pull", "http://127.0.0.1:1/a.ease", "{}/model"), "cannot be reached"),
+        (("pull", "https://host/", "{}/model"), "is no address of a file"),
+        (("card", "{}/full"), "holds no model"),
+    ],
+)
+def test_wrong_words_are_one_line_and_write_nothing(ease: Any, tmp_path: Path, words: Any, says: str) -> None:
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "x.txt").write_text("no archive")
+    line = refused(ease(*(word.format(tmp_path) for word in words)))
+    assert says in line
+    assert "secret" not in line
+    assert names(tmp_path) == ["full"]
+
+
+# --- HTTP -----------------------------------------------------------------------------------------
+
+
+def test_a_model_goes_through_a_web_server(
+    ease: Any, model: Path, hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub.token = "correct-horse"
+    address = f"{hub.url}/models/numbers.ease"
+    assert "EASE_SHARE_TOKEN" in refused(ease("push", model, address))
+    monkeypatch.setenv("EASE_SHARE_TOKEN", "correct-horse")
+    pushed = push(model, address)
+    assert sorted(hub.files) == ["/models/numbers.ease", "/models/numbers.ease.sha256"]
+    assert pull(address, tmp_path / "again", sha256=pushed.sha256).checked == ("given", "beside")
+    assert same(model, tmp_path / "again")
+    assert "there is no model" in refused(ease("pull", f"{hub.url}/other.ease", tmp_path / "x"))
+
+
+def test_a_download_that_ends_early_or_is_too_large_leaves_nothing(
+    model: Path, hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    push(model, f"{hub.url}/a.ease")
+    hub.cut = 1000
+    with pytest.raises(EaseError, match=r"ended early|cannot be reached"):
+        pull(f"{hub.url}/a.ease", tmp_path / "model")
+    hub.cut = None
+    monkeypatch.setattr("ease.app.sharing.LARGEST", 1000)
+    with pytest.raises(EaseError, match="larger than 1000 bytes"):
+        pull(f"{hub.url}/a.ease", tmp_path / "model")
+    assert names(tmp_path) == []
+
+
+def test_the_token_is_not_carried_to_another_host_nor_sent_without_encryption(
+    model: Path, hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EASE_SHARE_TOKEN", "correct-horse")
+    with pytest.raises(EaseError, match="is not encrypted"):
+        pull("http://example.org/a.ease", tmp_path / "model")
+    with fake_hub() as other:
+        push(model, f"{other.url}/a.ease")
+        other.calls.clear()
+        hub.redirect = f"{other.url}/a.ease"
+        with pytest.raises(
+            EaseError, match="larger than"
+        ):  # the redirection gives the archive for the checksum, too
+            pull(f"{hub.url}/a.ease", tmp_path / "model")
+        assert [token for _, _, token in hub.calls] == ["Bearer correct-horse"] * 2
+        assert [token for _, _, token in other.calls] == [None, None]
+
+
+# --- the hub --------------------------------------------------------------------------------------
+
+
+def on_hub(hub: FakeHub, home: Path, *words: object) -> subprocess.CompletedProcess[str]:
+    """In a process of its own: the hub's client reads its address once, when it is imported."""
+    without = {key: value for key, value in os.environ.items() if not key.lower().endswith("_proxy")}
+    environment = {**without, "HF_ENDPOINT": hub.url, "HF_TOKEN": "hf_test", "HF_HOME": str(home)}
+    environment["HF_HUB_DISABLE_XET"] = environment["HF_HUB_DISABLE_TELEMETRY"] = "1"
+    code = "from ease.cli import main; main()"
+    line = [sys.executable, "-c", code, *map(str, words)]
+    return subprocess.run(line, env=environment, capture_output=True, text=True, timeout=120)
+
+
+def test_a_model_goes_through_the_hubs_own_client(model: Path, hub: FakeHub, tmp_path: Path) -> None:
+    done = on_hub(hub, tmp_path / "home", "push", model, "hf://user/numbers", "--license", "mit")
+    assert done.returncode == 0, done.stderr + str(hub.calls)
+    root = "/user/numbers/resolve/main/"
+    assert {"README.md", "model.ease", "model.ease.sha256"} == {name.removeprefix(root) for name in hub.files}
+    assert hub.files[f"{root}README.md"].startswith(b"---\nlicense: mit\n")
+    assert {token for _, _, token in hub.calls} == {"Bearer hf_test"}
+    digest = hashlib.sha256(hub.files[f"{root}model.ease"]).hexdigest()
+    pulled = on_hub(
+        hub, tmp_path / "home", "pull", "hf://user/numbers", tmp_path / "again", "--sha256", digest
+    )
+    assert pulled.returncode == 0, pulled.stderr + str(hub.calls)
+    assert same(model, tmp_path / "again")
+    hub.files[f"{root}model.ease.sha256"] = b"0" * 64
+    failed = on_hub(hub, tmp_path / "home", "pull", "hf://user/numbers", tmp_path / "no")
+    assert failed.returncode == 2
+    assert "beside it" in failed.stderr
+    missing = on_hub(hub, tmp_path / "home", "pull", "hf://user/numbers/other.ease", tmp_path / "no")
+    assert missing.returncode == 2
+    assert "there is no model" in missing.stderr
+    assert set(names(tmp_path)) <= {"again", "home"}
+
+
+# --- the card -------------------------------------------------------------------------------------
+
+
+def test_the_card_says_what_the_manifest_says(ease: Any, model: Path, tmp_path: Path) -> None:
+    text = model_card(model, license="cc-by-4.0")
+    front = yaml.safe_load(text.split("---\n")[1])
+    assert front["license"] == "cc-by-4.0"
+    assert front["pipeline_tag"] == "image-classification"
+    history = Classifier.open(model).history[0]
+    low, high = wilson_interval(round(history.accuracy * history.held_out / 100), history.held_out)
+    assert f"| {history.held_out} | {history.accuracy:.1f} % | {low:.1f} to {high:.1f} % |" in text
+    assert "| 0 | 12 |" in text
+    assert "<b>" not in text.replace("\\<b\\>", "")
+    assert "small picture** of 1 of the classes" in text
+    assert str(model.parent) not in text
+    assert ease("card", model, "--out", tmp_path / "README.md").code == 0
+    assert "license: unknown" in (tmp_path / "README.md").read_text()
+    assert "no short name" in refused(ease("card", model, "--license", "a b\nc"))
+
+
+@pytest.mark.parametrize(("right", "count"), [(0, 1), (1, 1), (0, 10), (7, 10), (45, 50), (999, 1000)])
+def test_the_interval_is_wilsons(right: int, count: int) -> None:
+    from scipy.stats import binomtest
+
+    expected = binomtest(right, count).proportion_ci(0.95, "wilson")
+    assert wilson_interval(right, count) == pytest.approx((100 * expected.low, 100 * expected.high))
