@@ -12,12 +12,14 @@ from typing import Any
 
 import torch
 
+from ease.app.activity import Activity
 from ease.app.server.guard import check_token, without_paths
 from ease.app.server.jobs import Jobs, Start, start_process
 from ease.app.server.limits import Limits
 from ease.app.server.model import Model, Served
 from ease.app.server.refusals import RefusalError
 from ease.app.server.telemetry import Log, Metrics, resident_bytes
+from ease.app.server.watching import activity_text
 from ease.errors import EaseError
 from ease.storage.files import make_folder, read_json, write_json
 from ease.storage.lock import BusyError, WriterLock
@@ -99,6 +101,11 @@ class Service:
                 metrics=self.metrics,
                 start=self._start,
             )
+            self.activity = Activity(
+                self.book / "activity.json", lambda line: self.log.event("error", what="activity", error=line)
+            )
+            self.activity.start()
+            life.callback(self.activity.stop)
             self.model.start()
             life.callback(self.model.stop)
             life.callback(self.jobs.stop)
@@ -154,6 +161,12 @@ class Service:
         if self._weights is not None:
             known[str(self._weights)] = self._weights.name
         return without_paths(str(error), known)
+
+    def metrics_text(self) -> str:
+        """All metrics in the text format of Prometheus."""
+        served = self.model.served
+        manifest = None if served is None else served.manifest
+        return self.metrics.text(self.gauges()) + activity_text(self.activity, manifest)
 
     def gauges(self) -> dict[str, tuple[str, float]]:
         """Present values for the metrics."""

@@ -42,6 +42,7 @@ def add_routes(app: FastAPI, service: Service) -> None:
         uploads, answer = await _predicted(service, served, request, top)
         request.state.generation, request.state.images = answer.served.generation, len(uploads)
         service.metrics.predicted(len(uploads), time.perf_counter() - started)
+        service.activity.add(answer.predictions, answer.served.manifest, service.ready().manifest)
         found = zip(uploads, answer.predictions, strict=True)
         return Predictions(
             generation=answer.served.generation,

@@ -48,8 +48,7 @@ def add_routes(app: FastAPI, service: Service) -> None:
     @app.get("/metrics", response_class=PlainTextResponse)
     async def metrics() -> Response:
         """Metrics for Prometheus."""
-        text = service.metrics.text(service.gauges())
-        return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
+        return Response(service.metrics_text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
 def described(served: Served) -> dict[str, Any]:
