@@ -5,9 +5,9 @@ figures are compared: the share of unknown photos, the mean confidence, and the 
 
 The test. The difference of two shares or means is divided by its standard error, which gives a z. Photos of one
 request are often of one thing, so the standard error is computed from the sums of whole requests (as for a sample
-of clusters); if every request has one photo, it is the usual one of two proportions. The model is asked again and
-again, and several figures are looked at each time: the level of 5 % is divided by their number and by `LOOKS` looks
-(Bonferroni). Besides, a difference must be large enough to matter (`LEAST_CHANGE`).
+of clusters); with one photo per request and windows of equal size it is the usual one of two proportions. The model
+is asked again and again, and several figures are looked at each time: the level of 5 % is divided by their number and
+by `LOOKS` looks (Bonferroni). Besides, a difference must be large enough to matter (`LEAST_CHANGE`).
 """
 
 from __future__ import annotations
@@ -238,7 +238,17 @@ class DriftWatch(BaseModel):
     def _compare(self) -> None:
         recent = self.recent
         found = [] if recent is None else changes(self.reference, recent)
-        self.since = {one.key: self.since.get(one.key, recent.first) for one in found if recent is not None}
+        self.since = {one.key: self.since.get(one.key) or self._beginning(one) for one in found}
+
+    def _beginning(self, one: Change) -> str:
+        """The date of the first of the last blocks that are nearer to the new figure than to the old one."""
+        date = self.blocks[-1].first
+        for block in reversed(self.blocks):
+            share = block.share(one.kind, one.each)
+            if abs(share - one.now) > abs(share - one.before):
+                break
+            date = block.first
+        return date
 
     @property
     def recent(self) -> Window | None:
@@ -250,4 +260,4 @@ class DriftWatch(BaseModel):
         """What has changed, each with the date from which on."""
         recent = self.recent
         found = [] if recent is None else changes(self.reference, recent)
-        return [(one, self.since.get(one.key, recent.first)) for one in found if recent is not None]
+        return [(one, self.since.get(one.key) or self._beginning(one)) for one in found]
