@@ -17,6 +17,7 @@ from torch import Tensor
 from ease.app.calibration import Calibration, hold_out
 from ease.app.changes import Forgotten, Learned, lists, renamed, tuples, without_unknown
 from ease.app.prediction import ClassConfidence, Prediction
+from ease.backbone import Backbone
 from ease.backbone.zoo import EMBEDDED, load_backbone
 from ease.config import resolve
 from ease.errors import EaseError, unknown
@@ -152,7 +153,12 @@ class Classifier:
 
     @classmethod
     def open(
-        cls, path: Path | str, weights: Path | str | None = None, *, budget: int | None = None
+        cls,
+        path: Path | str,
+        weights: Path | str | None = None,
+        *,
+        budget: int | None = None,
+        backbone: Backbone | None = None,
     ) -> Classifier:
         """Open a saved model: one made by `create`, or by a run of an exemplar-free method.
 
@@ -161,13 +167,15 @@ class Classifier:
             weights: Weights file of the backbone, if it is not on the hub.
             budget: Largest number of passes through the backbone per image, for faster predictions; see
                 docs/how-to/performance.md. It is not saved, and confidences are fitted without it.
+            backbone: The model's backbone if it is in memory already, such as that of another model; it is loaded if
+                None. One that is not the model's is an error.
 
         Returns:
             The classifier at the model's current generation.
         """
         directory = ModelDirectory(path)
         manifest = directory.manifest()
-        frozen = backbone_of(directory, weights)
+        frozen = backbone_of(directory, weights) if backbone is None else backbone
         with making_sense(directory):
             augmentation = AUGMENTATIONS[manifest.augmentation or "photos"]
             engine = Engine(

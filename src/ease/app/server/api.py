@@ -40,7 +40,10 @@ def make_app(service: Service) -> FastAPI:
         token=service.token,
         log=service.log,
         metrics=service.metrics,
+        arrivals=service.shared.arrivals,
     )
+    if service.tracing.on:
+        app.add_middleware(service.tracing.wrapped)
     return app
 
 

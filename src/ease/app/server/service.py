@@ -18,7 +18,9 @@ from ease.app.server.jobs import Jobs, Start, start_process
 from ease.app.server.limits import Limits
 from ease.app.server.model import Model, Served
 from ease.app.server.refusals import RefusalError
+from ease.app.server.shared import Shared
 from ease.app.server.telemetry import Log, Metrics, resident_bytes
+from ease.app.server.tracing import NoTracing
 from ease.app.server.watching import activity_text
 from ease.errors import EaseError
 from ease.storage.files import make_folder, read_json, write_json
@@ -48,6 +50,8 @@ class Service:
         limits: Limits of requests and jobs.
         log: Where events are logged.
         start: Starts the process of a job.
+        tracing: Where requests, batches and jobs are traced.
+        shared: What it has in common with other models of the process.
     """
 
     def __init__(
@@ -62,11 +66,14 @@ class Service:
         limits: Limits | None = None,
         log: Log | None = None,
         start: Start = start_process,
+        tracing: NoTracing | None = None,
+        shared: Shared | None = None,
     ) -> None:
         check_token(host, token)
         self.path = model.resolve()
         self.host, self.token, self.limits = host, token, limits or Limits()
         self.log, self.metrics = log or Log(), Metrics()
+        self.tracing, self.shared = tracing or NoTracing(), shared or Shared(self.limits)
         self._weights = None if weights is None else weights.resolve()
         self._budget = budget
         self._work, self._start = work, start
@@ -88,7 +95,13 @@ class Service:
             self.checkers = self._threads(life, DECODERS, "check")
             self.writers = self._threads(life, WRITERS, "write")
             self.model = Model(
-                self.path, self._weights, budget=self._budget, log=self.log, metrics=self.metrics
+                self.path,
+                self._weights,
+                budget=self._budget,
+                log=self.log,
+                metrics=self.metrics,
+                tracing=self.tracing,
+                backbones=self.shared.backbones,
             )
             self.jobs = Jobs(
                 self.model,
@@ -100,6 +113,8 @@ class Service:
                 log=self.log,
                 metrics=self.metrics,
                 start=self._start,
+                tracing=self.tracing,
+                turn=self.shared.turn,
             )
             self.activity = Activity(
                 self.book / "activity.json", lambda line: self.log.event("error", what="activity", error=line)

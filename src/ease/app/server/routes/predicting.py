@@ -88,7 +88,7 @@ async def _answer(service: Service, served: Served, uploads: list[NamedFile], to
         return served.classifier.pixels([image])
 
     ready = []
-    with service.model.decoding():
+    with service.model.decoding(), service.tracing.span("decode", images=len(uploads)):
         # One after the other: a decoded photo is large, what the model reads of it is small.
         for upload in uploads:
             pixels = await loop.run_in_executor(
@@ -98,7 +98,8 @@ async def _answer(service: Service, served: Served, uploads: list[NamedFile], to
             ready.append(await loop.run_in_executor(threads, prepared, upload))
     abandoned = threading.Event()
     try:
-        return await asyncio.wrap_future(service.model.submit(torch.cat(ready), top, abandoned))
+        with service.tracing.span("predict", images=len(uploads)):  # from the queue to the answer
+            return await asyncio.wrap_future(service.model.submit(torch.cat(ready), top, abandoned))
     except asyncio.CancelledError:
         abandoned.set()
         raise

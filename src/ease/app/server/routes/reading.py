@@ -34,7 +34,7 @@ def add_routes(app: FastAPI, service: Service) -> None:
         """The classes of the model, and the history of its learning."""
         served = service.ready()
         request.state.generation = served.generation
-        return described(served)
+        return described(served, request.scope.get("root_path", ""))
 
     @app.get("/thumbnails/{class_id}", response_class=Response)
     async def thumbnail(class_id: int) -> Response:
@@ -51,8 +51,8 @@ def add_routes(app: FastAPI, service: Service) -> None:
         return Response(service.metrics_text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
-def described(served: Served) -> dict[str, Any]:
-    """A generation as /classes describes it."""
+def described(served: Served, root: str = "") -> dict[str, Any]:
+    """A generation as /classes describes it; `root` is the address of the model in the server."""
     manifest, history = served.manifest, served.classifier.history
     kept = manifest.kept_images
     # The model of a run has no history: its tasks are made from its classes.
@@ -88,7 +88,7 @@ def described(served: Served) -> dict[str, Any]:
             for entry in manifest.classes
         ],
         "tasks": tasks if history else _tasks_without_history(manifest),
-        "thumbnails": {"on": bool(kept), "images": {each: f"/thumbnails/{each}" for each in kept}},
+        "thumbnails": {"on": bool(kept), "images": {each: f"{root}/thumbnails/{each}" for each in kept}},
     }
 
 
