@@ -75,7 +75,8 @@ def test_refusals_are_traced_by_route_and_not_by_path(model: Path) -> None:
 def test_without_traces_nothing_of_opentelemetry_is_imported(model: Path) -> None:
     check = (
         "import sys; from ease.app.server import api, run, several; "
-        "assert not [name for name in sys.modules if name.startswith('opentelemetry')]"
+        # Later versions of FastAPI import the API, which does nothing without the SDK.
+        "assert not [n for n in sys.modules if n.startswith(('opentelemetry.sdk', 'opentelemetry.exporter'))]"
     )
     subprocess.run([sys.executable, "-c", check], check=True)
 

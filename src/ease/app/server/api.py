@@ -13,6 +13,7 @@ from ease.app.server.guard import Guard
 from ease.app.server.refusals import RefusalError, refusal, refusal_of_disk
 from ease.app.server.routes import activity, changing, history, learning, pages, predicting, reading
 from ease.app.server.service import Service
+from ease.app.server.tracing import OFF
 from ease.errors import EaseError
 from ease.storage.lock import BusyError
 from ease.streams.intake.limits import TooLargeError
@@ -28,6 +29,7 @@ def make_app(service: Service) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
+        **OFF,
         responses={"4XX": {"model": answers.Failure, "description": "refused; one sentence says why"}},
     )
     _explain_errors(app, service)

@@ -18,6 +18,7 @@ from ease.app.server.guard import Guard
 from ease.app.server.refusals import RefusalError, refusal
 from ease.app.server.several import Dispatch, ListedModel, ModelFolder, address_of
 from ease.app.server.telemetry import resident_bytes
+from ease.app.server.tracing import OFF
 from ease.app.server.watching import escaped
 
 _SAMPLE = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})? (\S+)")
@@ -39,6 +40,7 @@ def make_app_of_models(models: ModelFolder) -> ASGIApp:
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
+        **OFF,
         responses={"4XX": {"model": answers.Failure, "description": "refused; one sentence says why"}},
     )
 
