@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.drift import bursts, photos_until_alarm, single
 from ease.app.drift import AnswerSummary, Change, DriftWatch, Window, changes, joined, z_score
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-from drift import bursts, photos_until_alarm, single  # type: ignore[import-not-found]
 
 USUAL = (0.06, 0.85)
 DAY = "2026-11-18"

@@ -108,6 +108,10 @@ def serve(
         serve_several(models, tokens=None if tokens is None else read_tokens(tokens), **common)
         return
     assert model is not None
+    if tokens is not None:
+        raise EaseError(
+            "--tokens (EASE_TOKENS) belongs to --models: give the token of one model by EASE_TOKEN"
+        )
     check_token(host, token)
     _prepare(model, create, new, weights)
     run(model, **common)

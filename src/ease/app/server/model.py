@@ -265,8 +265,12 @@ class Model:
         while True:
             manifest = self._directory.manifest()
             if before is None:
-                frozen = self._backbones.of(self._directory, self._weights)
-                classifier = Classifier.open(self.path, self._weights, budget=self._budget, backbone=frozen)
+                with self._backbones.loading:
+                    frozen = self._backbones.of(self._directory, self._weights)
+                    classifier = Classifier.open(
+                        self.path, self._weights, budget=self._budget, backbone=frozen
+                    )
+                    return_memory()
             else:
                 classifier = before.classifier.reopened()
             if self._directory.manifest().checksum == manifest.checksum:

@@ -21,10 +21,12 @@ class Backbones:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self.loading = threading.Lock()
+        """Held while a model is loaded: one at a time, since that takes several times its memory."""
         self._known: weakref.WeakValueDictionary[str, Backbone] = weakref.WeakValueDictionary()
 
     def of(self, directory: ModelDirectory, weights: Path | None) -> Backbone:
-        """The backbone of a model, loaded if it is not there yet; one at a time, for the sake of memory."""
+        """The backbone of a model, loaded if it is not there yet."""
         with self._lock:
             key = directory.manifest().backbone.model_dump_json()
             found = self._known.get(key)
