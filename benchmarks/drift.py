@@ -102,7 +102,8 @@ def draw(curves: dict[tuple[str, str], list[int]], runs: int, path: Path) -> Non
             if traffic == name:
                 label = "no change (false alarms)" if what == "none" else what
                 style = "k--" if what == "none" else "-"
-                panel.step([0, *heard, 10**6], [100 * i / runs for i in (*range(len(heard) + 1), len(heard))], style, where="post", label=label)  # fmt: skip
+                shares = [100 * number / runs for number in (*range(len(heard) + 1), len(heard))]
+                panel.step([0, *heard, 10**6], shares, style, where="post", label=label)
         panel.set(title=name, xlabel="photos since the change", xlim=(0, 5000), ylim=(-3, 103))
         panel.grid(alpha=0.3)
     panels[0].set_ylabel("runs with an alarm (%)")

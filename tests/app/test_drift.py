@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from benchmarks.drift import bursts, photos_until_alarm, single
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.drift import bursts, photos_until_alarm, single
 from ease.app.drift import AnswerSummary, Change, DriftWatch, Window, changes, joined, z_score
 
 USUAL = (0.06, 0.85)

@@ -7,6 +7,7 @@ images and no tokens.
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib.util import find_spec
@@ -21,6 +22,7 @@ OFF: dict[str, Any] = {
     "telemetry": dict.fromkeys(("tracing", "metrics", "logs", "operation_spans", "auto_configure"), False)
 }
 """Arguments of FastAPI, whose later versions have spans of their own, with tracebacks; others ignore them."""
+CLOSE_SECONDS = 5.0
 _ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 
 
@@ -103,8 +105,10 @@ class Tracing(NoTracing):
         return _Requests(app, self._tracer)
 
     def close(self) -> None:
-        """See `NoTracing`. A receiver that does not answer is waited for as long as the exporter's own timeout."""
-        self._provider.shutdown()
+        """See `NoTracing`. A receiver that does not answer is waited for a few seconds only."""
+        last = threading.Thread(target=self._provider.shutdown, name="traces", daemon=True)
+        last.start()
+        last.join(CLOSE_SECONDS)
 
 
 class _Requests:
