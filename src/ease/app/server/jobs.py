@@ -180,7 +180,9 @@ class Jobs:
     @property
     def active(self) -> bool:
         """Whether a job is queued, running, or being uploaded."""
-        return self._reserved or self._running is not None
+        running = self._running
+        # One that is shown as ended must not be in the way of the next, though its thread has not ended yet.
+        return self._reserved or (running is not None and running.job.state not in ENDED)
 
     # --- starting ---------------------------------------------------------------------------------
 
@@ -320,7 +322,8 @@ class Jobs:
                 self._conclude(running, result)
             finally:
                 with self._lock:
-                    self._running = None
+                    if self._running is running:
+                        self._running = None
                 running.over.set()
 
     def _listen(self, running: _Running) -> dict[str, Any]:
