@@ -36,6 +36,7 @@ from ease import Classifier
 from ease.app.prediction import Predictions
 from ease.app.server.api import make_app
 from ease.app.server.guard import Limits, is_loopback, without_paths
+from ease.app.server.telemetry import Log
 from ease.errors import EaseError
 from ease.experiments.predictor import PredictionCancelledError
 from ease.storage.model_directory import ModelDirectory
@@ -104,6 +105,22 @@ def test_answers_do_not_depend_on_the_batch_they_were_in(
     batches = int(re.search(r"ease_batch_images_count (\d+)", text).group(1))  # type: ignore[union-attr]
     assert batches < len(asked)
     assert f"ease_images_predicted_total {sum(map(len, asked))}" in text
+
+
+def test_a_job_that_is_shown_as_done_is_not_in_the_way_of_the_next(
+    model: Path, pictures: dict[str, list[np.ndarray]]
+) -> None:
+    seen: list[bool] = []
+
+    class Watching(Log):
+        def event(self, kind: str, **fields: Any) -> None:
+            if kind == "job" and fields["state"] == "done":  # its thread goes on after this line
+                seen.append(world.service.jobs.active)
+
+    with serving(model, log=Watching(io.StringIO())) as world:
+        job = world.learn(images(*pictures["d4"][:4], name="d4/{}.png")).json()["job"]
+        assert world.job(job)["state"] == "done"
+    assert seen == [False]
 
 
 def test_an_empty_model_says_so(tmp_path: Path, pictures: dict[str, list[np.ndarray]]) -> None:

@@ -15,9 +15,10 @@ import pytest
 import yaml
 
 from ease import Classifier
-from ease.app.card import model_card, wilson_interval
+from ease.app.card import model_card
 from ease.app.sharing import pull, push
 from ease.errors import EaseError
+from ease.reporting.significance import wilson
 from tests.app.conftest import Digits, refused
 from tests.app.fake_hub import FakeHub, fake_hub
 
@@ -203,7 +204,7 @@ def test_the_card_says_what_the_manifest_says(ease: Any, model: Path, tmp_path: 
     assert front["license"] == "cc-by-4.0"
     assert front["pipeline_tag"] == "image-classification"
     history = Classifier.open(model).history[0]
-    low, high = wilson_interval(round(history.accuracy * history.held_out / 100), history.held_out)
+    low, high = wilson(round(history.accuracy * history.held_out / 100), history.held_out)
     assert f"| {history.held_out} | {history.accuracy:.1f} % | {low:.1f} to {high:.1f} % |" in text
     assert "| 0 | 12 |" in text
     assert "<b>" not in text.replace("\\<b\\>", "")
@@ -219,4 +220,4 @@ def test_the_interval_is_wilsons(right: int, count: int) -> None:
     from scipy.stats import binomtest
 
     expected = binomtest(right, count).proportion_ci(0.95, "wilson")
-    assert wilson_interval(right, count) == pytest.approx((100 * expected.low, 100 * expected.high))
+    assert wilson(right, count) == pytest.approx((100 * expected.low, 100 * expected.high))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import yaml
 from ease.backbone.zoo import EMBEDDED
 from ease.errors import EaseError
 from ease.methods import find_method, making_sense
+from ease.reporting.significance import wilson
 from ease.storage.manifest import HistoryEntry, Manifest
 from ease.storage.model_directory import model_directory
 
@@ -64,20 +64,6 @@ def model_card(path: Path | str, *, title: str | None = None, license: str | Non
     return "\n\n".join(parts) + "\n"
 
 
-def wilson_interval(right: int, count: int) -> tuple[float, float]:
-    """95 % confidence interval of a share, in percent (Wilson's score interval).
-
-    Example:
-        >>> [round(bound, 1) for bound in wilson_interval(45, 50)]
-        [78.6, 95.7]
-    """
-    z = 1.959963984540054
-    share, weight = right / count, z * z / count
-    middle = (share + weight / 2) / (1 + weight)
-    half = z / (1 + weight) * math.sqrt(share * (1 - share) / count + weight / (4 * count))
-    return 100 * max(0.0, middle - half), 100 * min(1.0, middle + half)
-
-
 def _front_matter(license: str) -> str:
     tags = ["image-classification", "class-incremental-learning", "ease-cil"]
     facts = {
@@ -127,7 +113,7 @@ def _measured(manifest: Manifest) -> str:
 
 def _act(entry: HistoryEntry) -> str:
     rate = float(entry.accuracy or 0.0)
-    low, high = wilson_interval(round(rate / 100 * entry.held_out), entry.held_out)
+    low, high = wilson(round(rate / 100 * entry.held_out), entry.held_out)
     return (
         f"| {_plain(entry.date[:10])} | {len(entry.classes)} | {entry.held_out} | {rate:.1f} % | "
         f"{low:.1f} to {high:.1f} % |"

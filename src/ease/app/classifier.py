@@ -22,6 +22,7 @@ from ease.app.inbox_photos import Correction, Known
 from ease.app.job_book import forget_in_jobs
 from ease.app.prediction import ClassConfidence, Prediction
 from ease.app.repeated import check_repeated, check_repeated_settings
+from ease.backbone import Backbone
 from ease.backbone.zoo import EMBEDDED, load_backbone
 from ease.config import resolve
 from ease.errors import EaseError, unknown
@@ -163,7 +164,12 @@ class Classifier:
 
     @classmethod
     def open(
-        cls, path: Path | str, weights: Path | str | None = None, *, budget: int | None = None
+        cls,
+        path: Path | str,
+        weights: Path | str | None = None,
+        *,
+        budget: int | None = None,
+        backbone: Backbone | None = None,
     ) -> Classifier:
         """Open a saved model: one made by `create`, or by a run of an exemplar-free method.
 
@@ -173,13 +179,15 @@ class Classifier:
                 `EASE_WEIGHTS` and beside the model directory; it must be the one that the model was learned with.
             budget: Largest number of passes through the backbone per image, for faster predictions; see
                 docs/how-to/performance.md. It is not saved, and confidences are fitted without it.
+            backbone: The model's backbone if it is in memory already, such as that of another model; it is loaded if
+                None. One that is not the model's is an error.
 
         Returns:
             The classifier at the model's current generation.
         """
         directory = ModelDirectory(path)
         manifest = directory.manifest()
-        frozen = backbone_of(directory, weights)
+        frozen = backbone_of(directory, weights) if backbone is None else backbone
         with making_sense(directory):
             augmentation = AUGMENTATIONS[manifest.augmentation or "photos"]
             engine = Engine(

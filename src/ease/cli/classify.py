@@ -195,10 +195,14 @@ def _what_goes(model: Path, name: str) -> list[str]:
 def rollback(
     model: options.ModelDirectory,
     generation: Annotated[
-        int | None, typer.Argument(help="Generation to go back to; without it, all generations are listed.")
+        int | None,
+        typer.Argument(
+            help="Generation to go back to; without it, all are listed with what each of them did."
+        ),
     ] = None,
+    as_json: options.Json = False,
 ) -> None:
-    """Go back to an earlier generation of a model.
+    """Go back to an earlier generation of a model, or list its generations.
 
     Later generations are kept, and can be restored the same way.
     """
@@ -206,14 +210,34 @@ def rollback(
 
     directory = ModelDirectory(model)
     if generation is None:
-        current = directory.manifest().generation
-        for number in directory.generations():
-            manifest = directory.manifest(number)
-            mark = "*" if number == current else " "
-            typer.echo(
-                f"{mark} {number}  {manifest.created}  {_count(len(manifest.classes), 'class', 'classes')}"
-            )
+        _list_generations(model, as_json)
         return
+    if as_json:
+        raise EaseError("--json is for the list of generations: leave it out, or give no generation")
     directory.rollback(generation)
     classes = _count(len(directory.manifest().classes), "class", "classes")
     typer.echo(f"{model} is at generation {generation}: {classes}")
+
+
+def _list_generations(model: Path, as_json: bool) -> None:
+    from ease.app.history import HistoryReader
+
+    found = HistoryReader(model).read()
+    if as_json:
+        print_json(found.model_dump(mode="json"))
+        return
+    for one in found.generations:
+        mark = "*" if one.current else " "
+        what = one.what
+        if one.measured is not None:
+            figures = one.measured
+            what += (
+                f" {figures.right} of {figures.count} held-out photos recognised then "
+                f"({figures.low:.0f} to {figures.high:.0f} %)."
+            )
+        if one.undone:
+            what += " Undone by a rollback."
+        typer.echo(
+            f"{mark} {one.generation}  {one.date[:16].replace('T', ' ')}  "
+            f"{_count(one.total, 'class', 'classes')}: {what}"
+        )

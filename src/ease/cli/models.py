@@ -120,6 +120,7 @@ def info(
     from ease.app.inbox import Inbox
     from ease.methods import find_method
     from ease.reporting.describe import describe_model
+    from ease.reporting.significance import wilson
     from ease.storage.model_directory import model_directory
 
     found = describe_model(model)
@@ -139,6 +140,9 @@ def info(
         measured = "no image held out"
         if act["accuracy"] is not None:
             measured = f"{act['accuracy']:.1f} % of {act['held_out']} held-out images recognised then"
+            if act["held_out"]:
+                low, high = wilson(round(act["accuracy"] * act["held_out"] / 100), act["held_out"])
+                measured += f" (95 % interval {low:.0f} to {high:.0f} %)"
         typer.echo(
             f"{act['date'][:10]}: {' and '.join(what) or 'classes forgotten since'}, {act['images']} images; {measured}"
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -12,7 +12,13 @@ from ease.errors import EaseError
 
 
 def serve(
-    model: options.ModelDirectory,
+    model: Annotated[Path | None, typer.Option(help="Model directory.")] = None,
+    models: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="Folder of model directories: each is served at /m/NAME/, instead of --model."
+        ),
+    ] = None,
     host: Annotated[
         str, typer.Option(help="Address to listen on; any but this machine's own requires a token.")
     ] = "127.0.0.1",
@@ -24,6 +30,14 @@ def serve(
         typer.Option(
             envvar="EASE_TOKEN",
             help="Token that is required to change the model. Setting EASE_TOKEN is safer than this option.",
+        ),
+    ] = None,
+    tokens: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="EASE_TOKENS",
+            metavar="FILE",
+            help="YAML or JSON file with lines 'NAME: TOKEN', for models with a token of their own (--models).",
         ),
     ] = None,
     weights: options.Weights = None,
@@ -53,6 +67,13 @@ def serve(
             min=0, metavar="N", help="Also keep photos that the model is unsure of, at most N per day."
         ),
     ] = 0,
+    traces: Annotated[
+        bool,
+        typer.Option(
+            "--traces",
+            help="Send traces to OpenTelemetry, to where the OTEL_ variables say (localhost:4318).",
+        ),
+    ] = False,
     create: Annotated[
         bool,
         typer.Option(
@@ -65,7 +86,7 @@ def serve(
     augment: options.NewAugment = None,
     backbone: options.NewBackbone = None,
 ) -> None:
-    """Serve a model over HTTP, with a web page.
+    """Serve a model over HTTP, with a web page, or several at once.
 
     The server keeps answering while the model learns new classes. The web page is at the printed address, and the
     description of the API is at /docs.
@@ -76,25 +97,41 @@ def serve(
     from ease.app.server.guard import check_token
     from ease.app.server.limits import Limits, read_limits
     from ease.app.server.run import serve as run
+    from ease.app.server.run import serve_several
+    from ease.app.server.tokens import read_tokens
 
-    check_token(host, token)
+    if (model is None) == (models is None):
+        raise EaseError("give either --model, the directory of one model, or --models, a folder of several")
     if collect_unsure and not inbox:
         raise EaseError("--collect-unsure needs an inbox to keep the photos in: add --inbox")
     accepted = Limits() if limits is None else read_limits(limits)
-    _prepare(model, create, {"method": method, "backbone": backbone, "augment": augment}, weights)
-    run(
-        model,
-        host=host,
-        port=port,
-        token=token,
-        weights=weights,
-        budget=budget,
-        work=work,
-        limits=accepted,
-        inbox=inbox,
-        collect_unsure=collect_unsure,
-        announce=typer.echo,
-    )
+    new = {"method": method, "backbone": backbone, "augment": augment}
+    common: dict[str, Any] = {
+        "host": host,
+        "port": port,
+        "token": token,
+        "weights": weights,
+        "budget": budget,
+        "work": work,
+        "limits": accepted,
+        "inbox": inbox,
+        "collect_unsure": collect_unsure,
+        "traces": traces,
+        "announce": typer.echo,
+    }
+    if models is not None:
+        if create or any(value is not None for value in new.values()):
+            raise EaseError("--create and the options for a new model belong to --model, not to --models")
+        serve_several(models, tokens=None if tokens is None else read_tokens(tokens), **common)
+        return
+    assert model is not None
+    if tokens is not None:
+        raise EaseError(
+            "--tokens (EASE_TOKENS) belongs to --models: give the token of one model by EASE_TOKEN"
+        )
+    check_token(host, token)
+    _prepare(model, create, new, weights)
+    run(model, **common)
 
 
 def _prepare(model: Path, create: bool, wanted: dict[str, str | None], weights: Path | None) -> None:

@@ -75,3 +75,29 @@ def mcnemar(right_a: np.ndarray, right_b: np.ndarray) -> McNemar:
     either = only_a + only_b
     p = float(stats.binomtest(only_a, either, 0.5).pvalue) if either else 1.0
     return McNemar(len(right_a), only_a, only_b, p)
+
+
+def wilson(right: int, count: int) -> tuple[float, float]:
+    """The 95 % Wilson interval of a share, in percent: the shares that agree with `right` of `count`.
+
+    Unlike the share plus or minus two standard errors it stays within 0 and 100 and holds for few images.
+
+    Args:
+        right: Number of images that were right.
+        count: Number of images; at least one.
+
+    Returns:
+        Its lower and its upper end.
+
+    Example:
+        >>> from ease.reporting.significance import wilson
+        >>> [round(end, 1) for end in wilson(10, 10)]
+        [72.2, 100.0]
+    """
+    if not 0 <= right <= count or count < 1:
+        raise ValueError(f"{right} of {count} is no share")
+    z = 1.959963984540054
+    share, weight = right / count, z * z / count
+    middle = (share + weight / 2) / (1 + weight)
+    half = z * math.sqrt(share * (1 - share) / count + weight / (4 * count)) / (1 + weight)
+    return 100 * max(0.0, middle - half), 100 * min(1.0, middle + half)

@@ -85,7 +85,8 @@ class ModelDirectory:
     def manifest(self, generation: int | None = None) -> Manifest:
         """Read and check the manifest of a generation (by default the current one)."""
         path = self.manifest_path if generation is None else self._manifest_file(generation)
-        if not (self.exists if generation is None else generation in self.generations()):
+        # Not by the list of all generations: whoever reads each of them would list the folder as often.
+        if not (is_file(path) and (generation is None or generation > 0)):
             known = ", ".join(map(str, self.generations()))
             if generation is None:
                 hint = (
@@ -99,6 +100,13 @@ class ModelDirectory:
         if generation is not None and manifest.generation != generation:
             raise durable.damaged(path, f"it holds generation {manifest.generation}")
         return manifest
+
+    def version(self, generation: int) -> tuple[int, int, int] | None:
+        """What changes when the manifest of a generation is written again; None if there is no such generation."""
+        with contextlib.suppress(OSError):
+            facts = self._manifest_file(generation).stat()
+            return facts.st_ino, facts.st_mtime_ns, facts.st_size
+        return None
 
     def load(self, generation: int | None = None, names: Iterable[str] | None = None) -> Generation:
         """Read a generation, or only the named files of it. A file that does not match its checksum is an error."""

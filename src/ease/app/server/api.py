@@ -11,8 +11,9 @@ from ease import __version__
 from ease.app.server import answers
 from ease.app.server.guard import Guard
 from ease.app.server.refusals import RefusalError, refusal, refusal_of_disk
-from ease.app.server.routes import changing, inbox, learning, pages, predicting, reading
+from ease.app.server.routes import activity, changing, history, inbox, learning, pages, predicting, reading
 from ease.app.server.service import Service
+from ease.app.server.tracing import OFF
 from ease.errors import EaseError
 from ease.storage.lock import BusyError
 from ease.streams.intake.limits import TooLargeError
@@ -28,10 +29,11 @@ def make_app(service: Service) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
+        **OFF,
         responses={"4XX": {"model": answers.Failure, "description": "refused; one sentence says why"}},
     )
     _explain_errors(app, service)
-    for family in (reading, predicting, learning, inbox, changing, pages):
+    for family in (reading, predicting, learning, inbox, changing, history, activity, pages):
         family.add_routes(app, service)
     app.add_middleware(
         Guard,
@@ -40,7 +42,10 @@ def make_app(service: Service) -> FastAPI:
         token=service.token,
         log=service.log,
         metrics=service.metrics,
+        arrivals=service.shared.arrivals,
     )
+    if service.tracing.on:
+        app.add_middleware(service.tracing.wrapped)
     return app
 
 

@@ -38,7 +38,7 @@ def page(schema: dict[str, Any]) -> str:
         "<meta name='viewport' content='width=device-width'>"
         f"<title>{escape(info['title'])}</title><style>{STYLE}</style></head><body>"
         f"<h1>{escape(info['title'])}</h1><p>{escape(info.get('description', ''))}</p>"
-        f"<p class='about'>As a schema: <a href='/openapi.json'>/openapi.json</a></p>{body}</body></html>"
+        f"<p class='about'>As a schema: <a href='openapi.json'>openapi.json</a></p>{body}</body></html>"
     )
 
 

@@ -82,7 +82,7 @@ class Exchange:
         self, scope: Scope, receive: Receive, send: Send, limits: Limits, arrivals: Arrivals
     ) -> None:
         self._receive, self._send, self._limits, self._arrivals = receive, send, limits, arrivals
-        self._path = scope["path"]
+        self._path = route_path(scope)
         headers = Headers(scope=scope)
         self._whole = headers.get("content-length", "0") == "0" and "transfer-encoding" not in headers
         self._received, self._started = 0, time.monotonic()
@@ -165,6 +165,12 @@ class Exchange:
         while not self._whole and (left := until - time.monotonic()) > 0:
             if await self._next(min(REST_TIMEOUT, left)) is None:
                 return
+
+
+def route_path(scope: Scope) -> str:
+    """The path of a request below the address of its model, such as /predict for /m/NAME/predict."""
+    path, root = str(scope["path"]), str(scope.get("root_path", ""))
+    return path[len(root) :] if root and path.startswith(f"{root}/") else path
 
 
 def too_much(limit: int) -> RefusalError:

@@ -16,7 +16,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from ease.app.server.exchange import Arrivals, Exchange, too_much
+from ease.app.server.exchange import Arrivals, Exchange, route_path, too_much
 from ease.app.server.limits import MB, Limits
 from ease.app.server.refusals import RefusalError, refusal, refusal_of_disk
 from ease.app.server.telemetry import Log, Metrics
@@ -73,15 +73,24 @@ class Guard:
         token: Token that changes need; None if only this machine can reach the server.
         log: Where requests are logged.
         metrics: Where requests are counted.
+        arrivals: Requests whose bodies are being received, of other models too; its own if None.
     """
 
     def __init__(
-        self, app: ASGIApp, *, limits: Limits, host: str, token: str | None, log: Log, metrics: Metrics
+        self,
+        app: ASGIApp,
+        *,
+        limits: Limits,
+        host: str,
+        token: str | None,
+        log: Log,
+        metrics: Metrics,
+        arrivals: Arrivals | None = None,
     ) -> None:
         self.app, self.limits, self.log, self.metrics = app, limits, log, metrics
         self._is_local = is_loopback(host)
         self._token = None if token is None else _digest(token)
-        self._arrivals = Arrivals(limits.receiving)
+        self._arrivals = arrivals or Arrivals(limits.receiving)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -119,10 +128,11 @@ class Guard:
         host, origin = _authority(headers.get("host", ""), "Host"), _origin(headers.get("origin"))
         self._check_host(host, headers)
         reads = scope["method"] in SAFE_METHODS
-        if reads and not _is_private(scope["path"]):
+        path = route_path(scope)
+        if reads and not _is_private(path):
             return
         if self._token is not None:
-            if scope["path"] not in CHANGES_NOTHING and not self._has_token(headers):
+            if path not in CHANGES_NOTHING and not self._has_token(headers):
                 sentence = "this needs the server's token: send it as 'Authorization: Bearer TOKEN'"
                 raise RefusalError(401, sentence, {"WWW-Authenticate": "Bearer"})
         elif not reads:
@@ -130,7 +140,7 @@ class Guard:
         if reads:
             return
         _check_kind(headers)
-        declared, limit = headers.get("content-length", "0"), self.limits.bytes_of(scope["path"])
+        declared, limit = headers.get("content-length", "0"), self.limits.bytes_of(path)
         if not declared.isdecimal() or len(declared) > 18 or int(declared) > limit:
             raise too_much(limit)
 

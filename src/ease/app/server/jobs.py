@@ -22,6 +22,7 @@ from ease.app.server.guard import without_paths
 from ease.app.server.model import Model
 from ease.app.server.refusals import RefusalError
 from ease.app.server.telemetry import Log, Metrics
+from ease.app.server.tracing import NoTracing
 from ease.errors import EaseError
 from ease.storage.files import make_folder, read_json, remove, write_atomic, write_json
 from ease.storage.model_directory import ModelDirectory
@@ -31,6 +32,8 @@ JOBS_KEPT = 200
 GRACE = 5.0
 """Seconds between SIGTERM and SIGKILL."""
 LINE_BYTES = JOB_BYTES
+TURN_PERIOD = 0.2
+"""Seconds after which a job that waits for another model's job looks whether it was cancelled."""
 
 _WHEN = "%Y%m%d-%H%M%S-%f"
 """Format of a job's id. Only one job can be submitted at a time, so ids are in the order of submission."""
@@ -93,7 +96,9 @@ Start = Callable[[Path], Process]
 def start_process(order: Path) -> Process:
     """Start a new interpreter: forking a process that runs torch's threads is not safe."""
     threads = str(json.loads(order.read_text(encoding="utf-8"))["threads"])
-    environment = {key: value for key, value in os.environ.items() if key != "EASE_TOKEN"}
+    environment = {
+        key: value for key, value in os.environ.items() if key not in ("EASE_TOKEN", "EASE_TOKENS")
+    }
     return subprocess.Popen(
         [sys.executable, "-m", "ease.app.server.learning", str(order), str(os.getpid())],
         stdin=subprocess.DEVNULL,
@@ -112,6 +117,8 @@ class _Running:
     wanted: str | None = None
     """How it was asked to end: cancelled, interrupted, or failed because it took too long."""
     why: str = ""
+    span: Any = None
+    """The span of the request that submitted it."""
     over: threading.Event = field(default_factory=threading.Event)
 
 
@@ -128,6 +135,8 @@ class Jobs:
         log: Where changes of a job's state are logged.
         metrics: Where ended jobs are counted.
         start: Starts the process of a job.
+        tracing: Where jobs are traced.
+        turn: Taken while a job's process runs, if models share the machine; a job waits for it.
     """
 
     def __init__(
@@ -142,7 +151,10 @@ class Jobs:
         log: Log,
         metrics: Metrics,
         start: Start = start_process,
+        tracing: NoTracing | None = None,
+        turn: threading.Semaphore | None = None,
     ) -> None:
+        self._tracing, self._turn = tracing or NoTracing(), turn or threading.Semaphore()
         self._model, self._book, self._work, self._weights = model, book, work, weights
         self._seconds, self._threads, self._start = seconds, threads, start
         self._log, self._metrics = log, metrics
@@ -170,7 +182,9 @@ class Jobs:
     @property
     def active(self) -> bool:
         """Whether a job is queued, running, or being uploaded."""
-        return self._reserved or self._running is not None
+        running = self._running
+        # One that is shown as ended must not be in the way of the next, though its thread has not ended yet.
+        return self._reserved or (running is not None and running.job.state not in ENDED)
 
     # --- starting ---------------------------------------------------------------------------------
 
@@ -216,7 +230,7 @@ class Jobs:
             "threads": self._threads,
         }
         write_atomic(folder / "order.json", json.dumps(written).encode(), durable=False)
-        running = _Running(job, folder)
+        running = _Running(job, folder, span=self._tracing.here())
         with self._lock:
             self._write(job)
             self._jobs[job.id] = job
@@ -267,6 +281,22 @@ class Jobs:
     # --- the thread beside the process ------------------------------------------------------------
 
     def _run(self, running: _Running) -> None:
+        with self._tracing.span("job", links=[running.span], id=running.job.id) as span:
+            self._work_in_turn(running)
+            self._tracing.mark(span, state=running.job.state)
+
+    def _work_in_turn(self, running: _Running) -> None:
+        """Wait for the job's turn, unless it is asked to end before, then carry it out."""
+        taken = False
+        while not taken and running.wanted is None:
+            taken = self._turn.acquire(timeout=TURN_PERIOD)
+        try:
+            self._carry_out(running)
+        finally:
+            if taken:
+                self._turn.release()
+
+    def _carry_out(self, running: _Running) -> None:
         job, result = running.job, {}
         clock = threading.Timer(self._seconds, self._too_long, (job.id,))
         clock.daemon = True
@@ -289,7 +319,8 @@ class Jobs:
                 self._conclude(running, result)
             finally:
                 with self._lock:
-                    self._running = None
+                    if self._running is running:
+                        self._running = None
                 running.over.set()
 
     def _listen(self, running: _Running) -> dict[str, Any]:

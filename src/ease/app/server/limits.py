@@ -56,6 +56,8 @@ class Limits(BaseModel):
     """Seconds that receiving a request for predictions may take in total."""
     learn_seconds: float = Field(1800.0, gt=0)
     """Seconds that receiving a request to learn may take in total."""
+    models: int = Field(16, ge=1)
+    """Models of a folder that are loaded at a time (`ease serve --models`)."""
     connections: int = Field(1000, ge=1)
     """Connections at a time; if one more arrives, a connection without a request is closed."""
     head_seconds: float = Field(10.0, gt=0)

@@ -11,14 +11,16 @@ from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from ease.app.classifier import Classifier
 from ease.app.prediction import Prediction
+from ease.app.server.shared import Backbones
 from ease.app.server.telemetry import Log, Metrics, return_memory
+from ease.app.server.tracing import NoTracing
 from ease.errors import EaseError
 from ease.storage.manifest import Manifest
 from ease.storage.model_directory import ModelDirectory
@@ -63,6 +65,7 @@ class PendingPrediction:
         digests: Content hash of each image, by which photos that people have named are found; none are if empty.
         future: Where the answer goes.
         abandoned: Set when the client has left, so that its images need not be scored.
+        span: The span of its request, if there are traces.
     """
 
     pixels: Tensor
@@ -70,6 +73,7 @@ class PendingPrediction:
     digests: Sequence[str]
     future: Future[Answer]
     abandoned: threading.Event
+    span: Any = None
 
 
 class Model:
@@ -82,6 +86,8 @@ class Model:
         log: Where new generations are logged.
         metrics: Where batches are counted.
         batch: Largest number of images that go through the model together.
+        tracing: Where batches are traced.
+        backbones: Those that are loaded already, of other models too; its own if None.
     """
 
     def __init__(
@@ -93,12 +99,15 @@ class Model:
         log: Log,
         metrics: Metrics,
         batch: int = BATCH,
+        tracing: NoTracing | None = None,
+        backbones: Backbones | None = None,
     ) -> None:
         self.path = path
         self.failure: EaseError | None = None
         self.when_failed: Callable[[], None] = lambda: None
         self._weights, self._budget = weights, budget
         self._log, self._metrics, self._batch = log, metrics, batch
+        self._tracing, self._backbones = tracing or NoTracing(), backbones or Backbones()
         self._directory = ModelDirectory(path)
         self._served: Served | None = None
         self._queue: queue.SimpleQueue[PendingPrediction | None] = queue.SimpleQueue()
@@ -170,7 +179,11 @@ class Model:
     ) -> Future[Answer]:
         """Queue images that `Classifier.pixels` prepared, [N, 3, s, s]; set `abandoned` if the client has left."""
         future: Future[Answer] = Future()
-        self._queue.put(PendingPrediction(pixels, top, digests, future, abandoned or threading.Event()))
+        self._queue.put(
+            PendingPrediction(
+                pixels, top, digests, future, abandoned or threading.Event(), self._tracing.here()
+            )
+        )
         return future
 
     def _predict_all(self) -> None:
@@ -189,10 +202,17 @@ class Model:
         served = self._served
         if served is None:
             raise EaseError("the model is not loaded yet: try again in a moment")
-        logits = served.classifier.predictor.logits(
-            torch.cat([one.pixels for one in pending]),
-            cancelled=lambda: all(one.abandoned.is_set() for one in pending),
-        )
+        with self._tracing.span(
+            "batch",
+            links=[one.span for one in pending],
+            requests=len(pending),
+            images=sum(len(one.pixels) for one in pending),
+            generation=served.generation,
+        ):
+            logits = served.classifier.predictor.logits(
+                torch.cat([one.pixels for one in pending]),
+                cancelled=lambda: all(one.abandoned.is_set() for one in pending),
+            )
         self._metrics.batches.observe(len(logits))
         for one, own in zip(pending, logits.split([len(one.pixels) for one in pending]), strict=True):
             one.future.set_result(Answer(served, served.classifier.predictions(own, one.top, one.digests)))
@@ -255,7 +275,12 @@ class Model:
         while True:
             manifest = self._directory.manifest()
             if before is None:
-                classifier = Classifier.open(self.path, self._weights, budget=self._budget)
+                with self._backbones.loading:
+                    frozen = self._backbones.of(self._directory, self._weights)
+                    classifier = Classifier.open(
+                        self.path, self._weights, budget=self._budget, backbone=frozen
+                    )
+                    return_memory()
             else:
                 classifier = before.classifier.reopened()
             if self._directory.manifest().checksum == manifest.checksum:

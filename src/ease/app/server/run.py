@@ -6,19 +6,25 @@ import contextlib
 import errno
 import signal
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import uvicorn
+from starlette.types import ASGIApp
 
 from ease.app.server.api import make_app
 from ease.app.server.connections import bounded_connections
 from ease.app.server.guard import check_token
 from ease.app.server.limits import Limits
+from ease.app.server.model_list import make_app_of_models
 from ease.app.server.service import Service
+from ease.app.server.several import ModelFolder
 from ease.app.server.telemetry import Log, bound_allocator
+from ease.app.server.tracing import NoTracing, make_tracing
 from ease.errors import EaseError
 
+LOGGERS = ("uvicorn", "uvicorn.error", "uvicorn.asgi", "asyncio", "opentelemetry", "python_multipart", "PIL")
+"""Their messages become lines of the log."""
 GRACE = 5
 """Seconds that running requests get when the server is stopped."""
 
@@ -35,6 +41,7 @@ def serve(
     limits: Limits | None = None,
     inbox: bool = False,
     collect_unsure: int = 0,
+    traces: bool = False,
     announce: Callable[[str], None] = print,
 ) -> None:
     """Serve a model until the process is stopped (Ctrl-C or SIGTERM). A running job is ended and changes nothing.
@@ -50,6 +57,7 @@ def serve(
         limits: Limits of requests and jobs.
         inbox: Keep photos whose answers are corrected, until they are learned.
         collect_unsure: Photos that the model is unsure of and that are kept per UTC day.
+        traces: Send traces to OpenTelemetry, also if the environment does not ask for it.
         announce: Called with one line that contains the address.
     """
     check_token(host, token)
@@ -57,9 +65,10 @@ def serve(
     log = Log()
     with (
         contextlib.suppress(KeyboardInterrupt),
-        log.capturing("uvicorn", "uvicorn.error", "uvicorn.asgi", "asyncio", "python_multipart", "PIL"),
+        log.capturing(*LOGGERS),
         _stopping_on_sigterm(),
         _bound(host, port) as listening,
+        _traced(traces, log) as tracing,
         Service(
             model,
             weights=weights,
@@ -71,6 +80,7 @@ def serve(
             inbox=inbox,
             collect_unsure=collect_unsure,
             log=log,
+            tracing=tracing,
         ) as service,
     ):
         server = make_server(service)
@@ -82,18 +92,99 @@ def serve(
             raise service.model.failure
 
 
+def serve_several(
+    folder: Path,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    token: str | None = None,
+    tokens: Mapping[str, str] | None = None,
+    weights: Path | None = None,
+    budget: int | None = None,
+    work: Path | None = None,
+    limits: Limits | None = None,
+    inbox: bool = False,
+    collect_unsure: int = 0,
+    traces: bool = False,
+    announce: Callable[[str], None] = print,
+) -> None:
+    """Serve every model in a folder until the process is stopped; those that come later too.
+
+    Args:
+        folder: Contains the model directories.
+        host: As for `serve`.
+        port: As for `serve`.
+        token: Token of the models that have none of their own.
+        tokens: Name of a model -> its own token.
+        weights: As for `serve`, for all models.
+        budget: As for `serve`, for all models.
+        work: As for `serve`.
+        limits: As for `serve`; those of connections are for all models together.
+        inbox: As for `serve`, for all models.
+        collect_unsure: As for `serve`, for each model.
+        traces: As for `serve`.
+        announce: As for `serve`.
+    """
+    bound_allocator()
+    log = Log()
+    with (
+        contextlib.suppress(KeyboardInterrupt),
+        log.capturing(*LOGGERS),
+        _stopping_on_sigterm(),
+        _bound(host, port) as listening,
+        _traced(traces, log) as tracing,
+        ModelFolder(
+            folder,
+            host=host,
+            token=token,
+            tokens=tokens,
+            limits=limits,
+            log=log,
+            tracing=tracing,
+            weights=weights,
+            budget=budget,
+            work=work,
+            inbox=inbox,
+            collect_unsure=collect_unsure,
+        ) as models,
+    ):
+        count = len(models.listed())
+        announce(
+            f"serving {count} {'model' if count == 1 else 'models'} of {folder} at {_address(listening)} "
+            "(Ctrl-C ends it)"
+        )
+        _server(make_app_of_models(models), models.limits).run(sockets=[listening])
+
+
+@contextlib.contextmanager
+def _traced(wanted: bool, log: Log) -> Iterator[NoTracing]:
+    """Traces, if they are asked for; what is not sent at the end is sent then."""
+    tracing, remark = make_tracing(wanted)
+    if remark is not None:
+        log.event("note", source="traces", message=remark)
+    try:
+        yield tracing
+    finally:
+        tracing.close()
+
+
 def make_server(service: Service) -> uvicorn.Server:
     """The HTTP server of a service."""
+    return _server(make_app(service), service.limits)
+
+
+def _server(app: ASGIApp, limits: Limits) -> uvicorn.Server:
+    """The HTTP server of an application."""
     config = uvicorn.Config(
-        make_app(service),
-        http=bounded_connections(service.limits),
+        app,
+        http=bounded_connections(limits),
         lifespan="off",
         ws="none",
         log_config=None,
         access_log=False,
         server_header=False,
         proxy_headers=False,
-        timeout_keep_alive=service.limits.keep_alive_seconds,
+        timeout_keep_alive=limits.keep_alive_seconds,
         timeout_graceful_shutdown=GRACE,
     )
     return uvicorn.Server(config)

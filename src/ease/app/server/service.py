@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from ease.app.activity import Activity
 from ease.app.inbox import Inbox
 from ease.app.job_book import job_book
 from ease.app.server.guard import check_token, without_paths
@@ -19,7 +20,10 @@ from ease.app.server.jobs import Jobs, Start, start_process
 from ease.app.server.limits import Limits
 from ease.app.server.model import Model, Served
 from ease.app.server.refusals import RefusalError
+from ease.app.server.shared import Shared
 from ease.app.server.telemetry import Log, Metrics, resident_bytes
+from ease.app.server.tracing import NoTracing
+from ease.app.server.watching import activity_text
 from ease.app.unsure import Groups
 from ease.errors import EaseError
 from ease.storage.files import make_folder, read_json, write_json
@@ -51,6 +55,8 @@ class Service:
         collect_unsure: Photos that the model is unsure of and that are kept there per UTC day.
         log: Where events are logged.
         start: Starts the process of a job.
+        tracing: Where requests, batches and jobs are traced.
+        shared: What it has in common with other models of the process.
     """
 
     def __init__(
@@ -67,11 +73,14 @@ class Service:
         collect_unsure: int = 0,
         log: Log | None = None,
         start: Start = start_process,
+        tracing: NoTracing | None = None,
+        shared: Shared | None = None,
     ) -> None:
         check_token(host, token)
         self.path = model.resolve()
         self.host, self.token, self.limits = host, token, limits or Limits()
         self.log, self.metrics = log or Log(), Metrics()
+        self.tracing, self.shared = tracing or NoTracing(), shared or Shared(self.limits)
         self._weights = None if weights is None else weights.resolve()
         self._budget = budget
         self._work, self._start = work, start
@@ -100,7 +109,13 @@ class Service:
             self.checkers = self._threads(life, DECODERS, "check")
             self.writers = self._threads(life, WRITERS, "write")
             self.model = Model(
-                self.path, self._weights, budget=self._budget, log=self.log, metrics=self.metrics
+                self.path,
+                self._weights,
+                budget=self._budget,
+                log=self.log,
+                metrics=self.metrics,
+                tracing=self.tracing,
+                backbones=self.shared.backbones,
             )
             self.jobs = Jobs(
                 self.model,
@@ -112,7 +127,14 @@ class Service:
                 log=self.log,
                 metrics=self.metrics,
                 start=self._start,
+                tracing=self.tracing,
+                turn=self.shared.turn,
             )
+            self.activity = Activity(
+                self.book / "activity.json", lambda line: self.log.event("error", what="activity", error=line)
+            )
+            self.activity.start()
+            life.callback(self.activity.stop)
             self.model.start()
             life.callback(self.model.stop)
             life.callback(self.jobs.stop)
@@ -178,6 +200,12 @@ class Service:
         if self._weights is not None:
             known[str(self._weights)] = self._weights.name
         return without_paths(str(error), known)
+
+    def metrics_text(self) -> str:
+        """All metrics in the text format of Prometheus."""
+        served = self.model.served
+        manifest = None if served is None else served.manifest
+        return self.metrics.text(self.gauges()) + activity_text(self.activity, manifest)
 
     def gauges(self) -> dict[str, tuple[str, float]]:
         """Present values for the metrics."""

@@ -45,6 +45,7 @@ def add_routes(app: FastAPI, service: Service) -> None:
         uploads, answer = await _predicted(service, served, request, top)
         request.state.generation, request.state.images = answer.served.generation, len(uploads)
         service.metrics.predicted(len(uploads), time.perf_counter() - started)
+        service.activity.add(answer.predictions, answer.served.manifest, service.ready().manifest)
         found = zip(uploads, answer.predictions, strict=True)
         return Predictions(
             generation=answer.served.generation,
@@ -122,7 +123,7 @@ async def _answer(
         return served.classifier.pixels([image]), content_hash(content)
 
     ready = []
-    with service.model.decoding():
+    with service.model.decoding(), service.tracing.span("decode", images=len(uploads)):
         # One after the other: a decoded photo is large, what the model reads of it is small.
         for upload in uploads:
             pixels = await loop.run_in_executor(
@@ -133,8 +134,9 @@ async def _answer(
     abandoned = threading.Event()
     try:
         digests = [digest for _, digest in ready]
-        work = service.model.submit(torch.cat([one for one, _ in ready]), top, abandoned, digests)
-        return await asyncio.wrap_future(work), digests
+        with service.tracing.span("predict", images=len(uploads)):  # from the queue to the answer
+            work = service.model.submit(torch.cat([one for one, _ in ready]), top, abandoned, digests)
+            return await asyncio.wrap_future(work), digests
     except asyncio.CancelledError:
         abandoned.set()
         raise

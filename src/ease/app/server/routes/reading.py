@@ -34,7 +34,8 @@ def add_routes(app: FastAPI, service: Service) -> None:
         """The classes of the model, and the history of its learning."""
         served = service.ready()
         request.state.generation = served.generation
-        return {**described(served), "inbox": await asyncio.to_thread(service.inbox_summary)}
+        found = described(served, request.scope.get("root_path", ""))
+        return {**found, "inbox": await asyncio.to_thread(service.inbox_summary)}
 
     @app.get("/thumbnails/{class_id}", response_class=Response)
     async def thumbnail(class_id: int) -> Response:
@@ -48,12 +49,11 @@ def add_routes(app: FastAPI, service: Service) -> None:
     @app.get("/metrics", response_class=PlainTextResponse)
     async def metrics() -> Response:
         """Metrics for Prometheus."""
-        text = service.metrics.text(service.gauges())
-        return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
+        return Response(service.metrics_text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
-def described(served: Served) -> dict[str, Any]:
-    """A generation as /classes describes it."""
+def described(served: Served, root: str = "") -> dict[str, Any]:
+    """A generation as /classes describes it; `root` is the address of the model in the server."""
     manifest, history = served.manifest, served.classifier.history
     kept = manifest.kept_images
     # The model of a run has no history: its tasks are made from its classes.
@@ -89,7 +89,7 @@ def described(served: Served) -> dict[str, Any]:
             for entry in manifest.classes
         ],
         "tasks": tasks if history else _tasks_without_history(manifest),
-        "thumbnails": {"on": bool(kept), "images": {each: f"/thumbnails/{each}" for each in kept}},
+        "thumbnails": {"on": bool(kept), "images": {each: f"{root}/thumbnails/{each}" for each in kept}},
     }
 
 
