@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import builtins
 import json
 import shutil
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -286,14 +286,7 @@ def test_two_gigabytes_are_the_limit(run: Path, tmp_path: Path, monkeypatch: pyt
 
 @pytest.mark.parametrize("package", ["onnx", "onnxscript", "onnxruntime"])
 def test_missing_packages(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: str) -> None:
-    real = builtins.__import__
-
-    def without(name: str, *rest: Any, **more: Any) -> Any:
-        if name.split(".")[0] == package:
-            raise ImportError(name)
-        return real(name, *rest, **more)
-
-    monkeypatch.setattr(builtins, "__import__", without)
+    monkeypatch.setattr(export, "find_spec", lambda name: None if name == package else find_spec(name))
     message = refusal(run, tmp_path / "m.onnx")
     assert message == "ONNX export needs more packages: pip install 'ease-cil[onnx]'"
 

@@ -716,7 +716,11 @@ def test_a_disk_that_is_full_or_broken_is_no_fault_of_the_request(
             ):
                 assert word in sentence(answer, status)
                 assert str(model) not in answer.text
-        assert any("Traceback" in event.get("detail", "") for event in world.events())
+        errors = [event for event in world.events() if event["event"] == "error"]
+        assert any(
+            os.strerror(number) in event["error"] or "cannot write" in event["error"] for event in errors
+        )
+        assert not any("detail" in event for event in errors)  # its cause is known: no traceback
         assert world.litter() == []
         assert {k: v for k, v in state_of(model).items() if k != ".lock"} == {
             k: v for k, v in before.items() if k != ".lock"
@@ -849,7 +853,7 @@ def test_the_command_refuses_in_one_line(
     assert "token" in refused(ease("serve", "--model", model, "--host", "0.0.0.0"))
     assert "--create" in refused(ease("serve", "--model", model, "--augment", "gentle"))
     assert "gentle" in refused(ease("serve", "--model", model, "--create", "--augment", "photos"))
-    assert "method ease" in refused(ease("serve", "--model", model, "--create", "--method", "strata"))
+    assert "which is ease" in refused(ease("serve", "--model", model, "--create", "--method", "strata"))
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

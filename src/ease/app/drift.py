@@ -34,7 +34,7 @@ LEAST_CHANGE: dict[Kind, float] = {"unknown": 0.1, "confidence": 0.1, "class": 0
 Sum = Annotated[float, Field(ge=0, le=1e15, allow_inf_nan=False)]
 
 
-class Tally(NamedTuple):
+class RequestSums(NamedTuple):
     """Sums over requests of some quantity x, where a request has n photos."""
 
     total: Sum = 0.0
@@ -43,13 +43,13 @@ class Tally(NamedTuple):
     cross: Sum = 0.0
     """Of x * n."""
 
-    def plus(self, x: float, n: int) -> Tally:
+    def plus(self, x: float, n: int) -> RequestSums:
         """With one more request."""
-        return Tally(self.total + x, self.squares + x * x, self.cross + x * n)
+        return RequestSums(self.total + x, self.squares + x * x, self.cross + x * n)
 
-    def joined(self, other: Tally) -> Tally:
+    def joined(self, other: RequestSums) -> RequestSums:
         """With the requests of another one."""
-        return Tally(self.total + other.total, self.squares + other.squares, self.cross + other.cross)
+        return RequestSums(self.total + other.total, self.squares + other.squares, self.cross + other.cross)
 
 
 class AnswerSummary(NamedTuple):
@@ -81,9 +81,9 @@ class Window(BaseModel):
     requests: int = Field(0, ge=0, le=10**12)
     squares: Sum = 0.0
     judged: int = Field(0, ge=0, le=10**12)
-    unknown: Tally = Tally()
-    confidence: Tally = Tally()
-    classes: dict[int, Tally] = Field(default_factory=dict, max_length=100_000)
+    unknown: RequestSums = RequestSums()
+    confidence: RequestSums = RequestSums()
+    classes: dict[int, RequestSums] = Field(default_factory=dict, max_length=100_000)
     first: str = Field("", max_length=10)
     last: str = Field("", max_length=10)
 
@@ -95,13 +95,13 @@ class Window(BaseModel):
         self.unknown = self.unknown.plus(answer.unknown, n)
         self.confidence = self.confidence.plus(answer.confidence, n)
         for each, count in answer.classes.items():
-            self.classes[each] = self.classes.get(each, Tally()).plus(count, n)
+            self.classes[each] = self.classes.get(each, RequestSums()).plus(count, n)
         self.first, self.last = self.first or date, date
 
-    def tally(self, kind: Kind, each: int | None = None) -> Tally:
+    def tally(self, kind: Kind, each: int | None = None) -> RequestSums:
         """The sums of one kind of figure; of one class for `class`."""
         if kind == "class":
-            return self.classes.get(-1 if each is None else each, Tally())
+            return self.classes.get(-1 if each is None else each, RequestSums())
         return self.unknown if kind == "unknown" else self.confidence
 
     def share(self, kind: Kind, each: int | None = None) -> float:
@@ -137,7 +137,7 @@ def joined(windows: Iterable[Window]) -> Window:
         found.unknown = found.unknown.joined(one.unknown)
         found.confidence = found.confidence.joined(one.confidence)
         for each, tally in one.classes.items():
-            found.classes[each] = found.classes.get(each, Tally()).joined(tally)
+            found.classes[each] = found.classes.get(each, RequestSums()).joined(tally)
         found.first, found.last = found.first or one.first, one.last or found.last
     return found
 

@@ -45,7 +45,7 @@ class Outcome:
         return self.right + self.wrong
 
 
-class Tally(Document):
+class GenerationTally(Document):
     """The judged answers of one generation."""
 
     right: Count = 0
@@ -67,7 +67,7 @@ class Counts(Document):
 
     day: Text = ""
     collected: Count = 0
-    generations: dict[str, Tally] = Field(default_factory=dict)
+    generations: dict[str, GenerationTally] = Field(default_factory=dict)
     dropped: list[Text] = Field(default_factory=list)
 
     def collected_on(self, day: str) -> int:
@@ -90,7 +90,7 @@ class Counts(Document):
         if before is None:
             if change < 0:
                 return self
-            before = Tally(since=now())
+            before = GenerationTally(since=now())
         name = "right" if right else "wrong"
         after = before.model_copy(update={name: max(0, getattr(before, name) + change)})
         others = {each: tally for each, tally in self.generations.items() if each != key}

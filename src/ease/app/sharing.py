@@ -19,7 +19,7 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
-class Shared:
+class TransferredModel:
     """The result of `push` or `pull`.
 
     Attributes:
@@ -46,7 +46,7 @@ def push(
     weights: Path | None = None,
     images: bool = False,
     license: str | None = None,
-) -> Shared:
+) -> TransferredModel:
     """Pack a model and put it where others can get it, with its SHA-256 in a file beside it.
 
     Args:
@@ -84,10 +84,10 @@ def push(
         digest = durable.sha256_of(archive)
         beside = {f"{where.name}.sha256": f"{digest}  {where.name}\n".encode(), "README.md": card.encode()}
         where.put(archive, beside)
-    return Shared(where.shown, where.name, digest, done.bytes, done.generation)
+    return TransferredModel(where.shown, where.name, digest, done.bytes, done.generation)
 
 
-def pull(source: str, model: Path | str, *, sha256: str | None = None) -> Shared:
+def pull(source: str, model: Path | str, *, sha256: str | None = None) -> TransferredModel:
     """Fetch an archive and unpack it into a new model directory. Nothing of it is trusted.
 
     Args:
@@ -132,7 +132,7 @@ def pull(source: str, model: Path | str, *, sha256: str | None = None) -> Shared
                 )
         done = unpack(archive, model)
     checked = tuple(which for which, value in expected.items() if value is not None)
-    return Shared(where.shown, where.name, found, done.bytes, done.generation, checked)
+    return TransferredModel(where.shown, where.name, found, done.bytes, done.generation, checked)
 
 
 def _beside(where: Place, folder: str) -> str | None:

@@ -20,7 +20,7 @@ from ease.app.server.jobs import Jobs, Start, start_process
 from ease.app.server.limits import Limits
 from ease.app.server.model import Model, Served
 from ease.app.server.refusals import RefusalError
-from ease.app.server.shared import Shared
+from ease.app.server.shared import SharedResources
 from ease.app.server.telemetry import Log, Metrics, resident_bytes
 from ease.app.server.tracing import NoTracing
 from ease.app.server.watching import activity_text
@@ -74,13 +74,13 @@ class Service:
         log: Log | None = None,
         start: Start = start_process,
         tracing: NoTracing | None = None,
-        shared: Shared | None = None,
+        shared: SharedResources | None = None,
     ) -> None:
         check_token(host, token)
         self.path = model.resolve()
         self.host, self.token, self.limits = host, token, limits or Limits()
         self.log, self.metrics = log or Log(), Metrics()
-        self.tracing, self.shared = tracing or NoTracing(), shared or Shared(self.limits)
+        self.tracing, self.shared = tracing or NoTracing(), shared or SharedResources(self.limits)
         self._weights = None if weights is None else weights.resolve()
         self._budget = budget
         self._work, self._start = work, start

@@ -22,7 +22,7 @@ from ease.app.server.api import make_app
 from ease.app.server.guard import check_token, is_loopback, without_paths
 from ease.app.server.limits import Limits
 from ease.app.server.service import Service
-from ease.app.server.shared import Shared
+from ease.app.server.shared import SharedResources
 from ease.app.server.telemetry import Log, Metrics
 from ease.app.server.tracing import NoTracing
 from ease.documents import cannot_be_shown
@@ -113,7 +113,7 @@ class ModelFolder:
         self.folder, self.host, self.token = folder.resolve(), host, token
         self.tokens, self.limits = dict(tokens or {}), limits or Limits()
         self.log, self.metrics, self.tracing = log or Log(), Metrics(), tracing or NoTracing()
-        self.shared = Shared(self.limits)
+        self.shared = SharedResources(self.limits)
         self._options = options
         if not self.tokens or not is_loopback(host):
             check_token(host, token or next(iter(self.tokens.values()), None))

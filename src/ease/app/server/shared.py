@@ -38,7 +38,7 @@ class Backbones:
             return found
 
 
-class Shared:
+class SharedResources:
     """What the models of one process share.
 
     Attributes:

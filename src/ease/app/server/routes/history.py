@@ -10,7 +10,7 @@ from ease.app.history import HistoryReader, Measured, ModelHistory
 from ease.app.server.service import Service
 
 
-class Outcomes(Measured):
+class JudgedAnswers(Measured):
     """How the answers that people looked at turned out."""
 
     since: str
@@ -19,7 +19,7 @@ class Outcomes(Measured):
 class WholeHistory(ModelHistory):
     """The generations of the model, and how its answers turned out."""
 
-    corrections: Outcomes | None
+    corrections: JudgedAnswers | None
 
 
 def add_routes(app: FastAPI, service: Service) -> None:
@@ -38,11 +38,11 @@ def add_routes(app: FastAPI, service: Service) -> None:
         return WholeHistory(**dict(found), corrections=await asyncio.to_thread(outcomes, service))
 
 
-def outcomes(service: Service) -> Outcomes | None:
+def outcomes(service: Service) -> JudgedAnswers | None:
     """How the answers that people looked at since the last learning turned out; None if there are none."""
     learned = service.ready().classifier.history
     found = service.inbox.outcomes(learned[-1].generation if learned else 0)
     if not found.count:
         return None
     about = "answers that people looked at and judged: not a sample of all answers"
-    return Outcomes(**dict(Measured.of(found.right, found.count, about)), since=str(found.since))
+    return JudgedAnswers(**dict(Measured.of(found.right, found.count, about)), since=str(found.since))
