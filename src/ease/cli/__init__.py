@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from ease import __version__
-from ease.cli import classify, lists, models, paper, runs, serve, share
+from ease.cli import check, classify, lists, models, paper, runs, serve, share
 from ease.errors import EaseError
 from ease.filesystem import explain
 
@@ -47,6 +47,7 @@ def _options(
 
 COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
     "Classify": {
+        "check": check.check,
         "learn": classify.learn,
         "predict": classify.predict,
         "serve": serve.serve,

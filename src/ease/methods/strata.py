@@ -175,6 +175,13 @@ class Strata(FirstSession):
         self.sums.add(self._features(images)[0], torch.from_numpy(images.labels))
         self._round_as_saved()
 
+    def label_scores(self, features: Tensor, labels: Tensor, classes: int) -> Tensor:
+        """Known and new images count alike: known classes are among those that an image may look like."""
+        head = deepcopy(self.sums)
+        head.grow(classes - head.classes)
+        head.add(features[0], labels)
+        return left_out_scores(head, features[0], labels)
+
     def forget(self, position: int) -> Forgetting:
         before = self.sums.whitening().directions
         self.sums.forget(position)
