@@ -1,8 +1,8 @@
 """Which labels of a folder of photos look wrong, before anything is learned from it.
 
 Every photo is scored by a head that has learned all photos of the folder but that one, together with the classes that
-a model knows already (`ease.heads.left_out`). `ease.heads.label_noise` turns these scores into probabilities, and says
-which threshold has the false-alarm rate that was asked for.
+a model knows already (`ease.heads.class_left_out`). `ease.heads.label_noise` turns these scores into probabilities,
+and says which threshold has the false-alarm rate that was asked for.
 """
 
 from __future__ import annotations
@@ -209,9 +209,8 @@ class _Folder:
         judged = torch.nonzero(scores.isfinite().all(dim=1))[:, 0]
         alone = len(scores) - len(judged)
         if alone:
-            self.notes.append(
-                f"{alone} photo{'s' * (alone > 1)} could not be judged: the only one of {'its' if alone == 1 else 'their'} class"
-            )
+            photos = "1 photo is" if alone == 1 else f"{alone} photos are"
+            self.notes.append(f"{photos} the only one of the class, and could not be judged")
         if scores.shape[1] < 2 or not len(judged):
             if scores.shape[1] < 2:
                 self.notes.append("there is a single class: labels cannot be compared, only copies are found")
@@ -266,7 +265,9 @@ class _Folder:
                     continue
                 if second not in shares and int(self.counts[second]):
                     continue  # too few photos to tell
-                both = [float(share[second])] + [float(shares[second][first])] * (second in shares)
+                both = [float(share[second])]
+                if second in shares:
+                    both.append(float(shares[second][first]))
                 told = sum(both) / len(both)
                 if told >= TOLD_APART:
                     continue
@@ -279,8 +280,8 @@ class _Folder:
                         label=one,
                         other=other,
                         score=min(1.0, 2 * (1 - told)),
-                        sentence=f"'{one}' and '{other}' look the same to this model: {100 * told:.0f} % of their photos "
-                        "are nearer to their own class than to the other, and 50 % would be chance",
+                        sentence=f"'{one}' and '{other}' look the same to this model: {100 * told:.0f} % of their "
+                        "photos are nearer to their own class than to the other, and 50 % would be chance",
                     )
                 )
         return found

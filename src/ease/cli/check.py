@@ -17,7 +17,8 @@ SHOWN = 20
 def check(
     folder: Annotated[Path, typer.Argument(help="Photos, one folder per class.")],
     model: Annotated[
-        Path | None, typer.Option(help="Compare with the classes of this model, and see through its backbone.")
+        Path | None,
+        typer.Option(help="Compare with the classes of this model, and see through its backbone."),
     ] = None,
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Write a report with pictures into this folder.")
@@ -66,7 +67,8 @@ def check(
         where = written[0] if written else "--out DIR or --json"
         typer.echo(f"  and {len(found.findings) - SHOWN} more: see {where}")
     typer.echo(
-        f"about {100 * found.false_alarms:g} in 100 photos with right labels are expected to be named: look before you move one"
+        f"about {100 * found.false_alarms:g} in 100 photos with right labels are expected to be named: "
+        "look before you move one"
     )
     for note in found.notes:
         typer.echo(f"note: {note}")

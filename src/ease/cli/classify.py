@@ -130,6 +130,14 @@ def predict(
     as_csv: Annotated[
         bool, typer.Option("--csv", help="Print the result as CSV, one line per photo and class.")
     ] = False,
+    why: Annotated[
+        Path | None,
+        typer.Option(
+            "--explain",
+            metavar="DIR",
+            help="Write a page into this folder that shows which parts of each photo spoke for the answer.",
+        ),
+    ] = None,
 ) -> None:
     """Name what photos show, with confidences.
 
@@ -138,10 +146,13 @@ def predict(
     from ease.app.classifier import Classifier
     from ease.app.prediction import Predictions
     from ease.progress import Bars
+    from ease.storage.files import check_folder_place
     from ease.streams.intake import find_images
 
     if as_json and as_csv:
         raise EaseError("--json and --csv exclude each other: choose one")
+    if why is not None:
+        check_folder_place(why)
     paths = find_images(images)
     classifier = Classifier.open(model, weights, budget=budget)
     found = [
@@ -160,6 +171,23 @@ def predict(
             typer.echo(f"{one.file}: {'unknown? ' if one.is_unknown else ''}{classes}")
         if found and not calibrated:
             typer.echo("note: confidences are not calibrated: no class had enough images for that", err=True)
+    if why is not None:
+        _explain(classifier, paths, why)
+
+
+def _explain(classifier: Classifier, paths: list[Path], folder: Path) -> None:
+    """Write explanations of photos into a folder."""
+    from ease.app.explain_page import Explained, write_explanations
+    from ease.progress import Bars
+    from ease.streams.intake import as_image_set
+
+    photos, explained = as_image_set(paths), []
+    with Bars().bar("explaining", len(paths)) as advance:
+        for at, path in enumerate(paths):
+            explained.append(Explained(str(path), photos.image(at), classifier.explain(path)))
+            advance(1)
+    page, *_ = write_explanations(explained, folder)
+    typer.echo(f"wrote {page}, and a picture for each photo", err=True)
 
 
 def _print_csv(predictions: list[Prediction]) -> None:

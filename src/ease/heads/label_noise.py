@@ -5,8 +5,8 @@ The scores are turned into probabilities by one temperature, which is fitted tog
     P(label = y | image) = (1 - e) p_y + e (1 - p_y) / (C - 1),    p = softmax(scores / T).
 
 The share e takes up what a few wrong labels would otherwise do to the temperature. If p is right, then a threshold has
-an expected rate of false alarms in closed form, for a folder of unknown difficulty and without one known error: draw the
-right label of each image from its own p, and count how often the value of the label drawn is below the threshold.
+an expected rate of false alarms in closed form, for a folder of unknown difficulty and without one known error: draw
+the right label of each image from its own p, and count how often the value of the label drawn is below the threshold.
 """
 
 from __future__ import annotations
@@ -61,9 +61,7 @@ class LabelNoise:
             p = (scores / log_t.clamp(low, high).exp()).softmax(dim=1)
             return p.gather(1, labels[:, None])[:, 0]
 
-        optimizer = torch.optim.LBFGS(
-            [log_temperature, wrong], max_iter=STEPS, line_search_fn="strong_wolfe"
-        )
+        optimizer = torch.optim.LBFGS([log_temperature, wrong], max_iter=STEPS, line_search_fn="strong_wolfe")
 
         def loss() -> Tensor:
             optimizer.zero_grad()
@@ -75,7 +73,9 @@ class LabelNoise:
         with torch.enable_grad():
             optimizer.step(loss)  # type: ignore[arg-type]
         temperature = log_temperature.detach().clamp(low, high).exp()
-        return LabelNoise(float(temperature), float(wrong.detach().sigmoid()), (scores / temperature).softmax(dim=1))
+        return LabelNoise(
+            float(temperature), float(wrong.detach().sigmoid()), (scores / temperature).softmax(dim=1)
+        )
 
     def of_labels(self, labels: Tensor) -> Tensor:
         """The probability of each image's label, [N]."""

@@ -29,6 +29,7 @@ from torch import Tensor
 
 from ease.backbone import Layers, Tuning
 from ease.errors import EaseError
+from ease.heads.class_left_out import class_left_out_scores
 from ease.heads.left_out import left_out_scores
 from ease.heads.stored_scatter import scatter_of, scatter_tensors
 from ease.heads.triangle import packed_triangle
@@ -177,10 +178,7 @@ class Strata(FirstSession):
 
     def label_scores(self, features: Tensor, labels: Tensor, classes: int) -> Tensor:
         """Known and new images count alike: known classes are among those that an image may look like."""
-        head = deepcopy(self.sums)
-        head.grow(classes - head.classes)
-        head.add(features[0], labels)
-        return left_out_scores(head, features[0], labels)
+        return class_left_out_scores(self.sums, features[0], labels, classes)
 
     def forget(self, position: int) -> Forgetting:
         before = self.sums.whitening().directions

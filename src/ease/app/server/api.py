@@ -11,7 +11,7 @@ from ease import __version__
 from ease.app.server import answers
 from ease.app.server.guard import Guard
 from ease.app.server.refusals import RefusalError, refusal, refusal_of_disk
-from ease.app.server.routes import changing, learning, pages, predicting, reading
+from ease.app.server.routes import changing, checking, explaining, learning, pages, predicting, reading
 from ease.app.server.service import Service
 from ease.errors import EaseError
 from ease.storage.lock import BusyError
@@ -31,7 +31,7 @@ def make_app(service: Service) -> FastAPI:
         responses={"4XX": {"model": answers.Failure, "description": "refused; one sentence says why"}},
     )
     _explain_errors(app, service)
-    for family in (reading, predicting, learning, changing, pages):
+    for family in (reading, predicting, explaining, checking, learning, changing, pages):
         family.add_routes(app, service)
     app.add_middleware(
         Guard,
