@@ -7,8 +7,8 @@
 The audit states its false-alarm rate before it knows what is wrong; `named` is the share of right labels that it named.
 `one out`, `recall`: the same with scores from which only the photo itself was left out, as in the app's calibration,
 and not the scatter of its class. Then two simpler ways: agreement of the ten nearest neighbours (kNN), and the margin
-of confident learning (Northcutt et al., 2021), computed by hand from the same scores. Neither states a rate, so they are
-given the threshold that names as many right labels as the audit did, which nobody would know. Training photos.
+of confident learning (Northcutt et al., 2021), computed by hand from the same scores. Neither states a rate, so they
+are given the threshold that names as many right labels as the audit did, which nobody would know. Training photos.
 
     python -m benchmarks.label_audit                  # with the embedded ViT, and photos-42 with DeiT-tiny
     python -m benchmarks.label_audit --sets glyphs

@@ -67,11 +67,11 @@ class LabelNoise:
             optimizer.zero_grad()
             p, e = own(log_temperature), wrong.sigmoid()
             value = -((1 - e) * p + e * (1 - p) / (classes - 1)).clamp(min=1e-300).log().mean()
-            value.backward()  # type: ignore[no-untyped-call]
+            value.backward()
             return value
 
         with torch.enable_grad():
-            optimizer.step(loss)  # type: ignore[arg-type]
+            optimizer.step(loss)
         temperature = log_temperature.detach().clamp(low, high).exp()
         return LabelNoise(
             float(temperature), float(wrong.detach().sigmoid()), (scores / temperature).softmax(dim=1)
