@@ -17,6 +17,7 @@ from torch import Tensor
 from ease.app.calibration import Calibration, hold_out
 from ease.app.changes import Forgotten, Learned, lists, renamed, tuples, without_unknown
 from ease.app.corrections import as_named, correct, learn_inbox, remembered
+from ease.app.explain import Explanation, explain_pixels
 from ease.app.inbox import Inbox
 from ease.app.inbox_photos import Correction, Known
 from ease.app.job_book import forget_in_jobs
@@ -380,6 +381,16 @@ class Classifier:
             )
             for own, values, score in zip(positions.tolist(), confidences.tolist(), unknown, strict=True)
         ]
+
+    def explain(self, image: Any, top_k: int = 3, name: str | None = None) -> Explanation:
+        """Say why the model takes an image for a class: the patches that spoke for it, and the nearest other classes.
+
+        Args:
+            image: One image, as in `predict`.
+            top_k: Number of other classes to compare with.
+            name: The class to explain; the answer of the model if None.
+        """
+        return explain_pixels(self, self.pixels([image]), top_k, name)
 
     # --- changing ---------------------------------------------------------------------------------
 

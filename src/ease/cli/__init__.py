@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from ease import __version__
-from ease.cli import classify, inbox, lists, models, paper, predict, runs, serve, share
+from ease.cli import check, classify, inbox, lists, models, paper, predict, runs, serve, share
 from ease.errors import EaseError, one_line
 from ease.filesystem import explain
 
@@ -59,6 +59,7 @@ def _options(
 
 COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
     "Classify": {
+        "check": check.check,
         "learn": classify.learn,
         "predict": predict.predict,
         "serve": serve.serve,

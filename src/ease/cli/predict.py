@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Callable, Iterator
 from itertools import chain
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 
 SOME_FAILED = 1
 """The exit code where all went well but some images could not be used; their rows say why."""
+
+MOST_EXPLAINED = 1000
+"""Photos that --explain takes at a time: each takes many passes, and all are shown on one page."""
 
 INPUTS = "Inputs"
 STDIN = "-"
@@ -114,6 +118,14 @@ def predict(
             help="Keep photos that the model is unsure of in its inbox, at most N per day.",
         ),
     ] = 0,
+    why: Annotated[
+        Path | None,
+        typer.Option(
+            "--explain",
+            metavar="DIR",
+            help="Write a page into this folder that shows which parts of each photo spoke for the answer.",
+        ),
+    ] = None,
 ) -> None:
     """Name what photos show, with confidences.
 
@@ -121,7 +133,10 @@ def predict(
     """
     from ease.app.bulk import listed_inputs, place_inputs, predict_stream, table_inputs
     from ease.app.classifier import Classifier
+    from ease.storage.files import check_folder_place
 
+    if why is not None:
+        check_folder_place(why)
     if sum((as_json, as_csv, out is not None)) > 1:
         raise EaseError("--json, --csv and --out exclude each other: choose one")
     named = images or []
@@ -142,12 +157,19 @@ def predict(
     damaged = options.refuse_or_skip(unreadable or ("refuse" if single else "skip"))
     classifier = Classifier.open(model, weights, budget=budget)
     if out is not None:
-        if collect_unsure:
-            raise EaseError("--collect-unsure is for photos that are shown: leave --out out")
+        if collect_unsure or why is not None:
+            name = "--collect-unsure" if collect_unsure else "--explain"
+            raise EaseError(f"{name} is for photos that are shown: leave --out out")
         _write(classifier, inputs, out, top, budget, damaged)
         return
+    seen: list[Input] = []
+    if why is not None:
+        inputs = _noted(inputs, seen)
     found = predict_stream(classifier, inputs, top, damaged, collect_unsure=collect_unsure)
-    _show(classifier, found, _printer(as_json, as_csv))
+    errors, rows, first = _show(classifier, found, _printer(as_json, as_csv))
+    if why is not None:
+        _explain(classifier, seen, why)
+    _end(errors, rows, first)
 
 
 def _refuse_options_without_use(
@@ -193,8 +215,36 @@ def _printer(as_json: bool, as_csv: bool) -> Print:
     return _print_json if as_json else _print_csv if as_csv else _print_text
 
 
-def _show(classifier: Classifier, predictions: Iterator[Prediction], show: Print) -> None:
-    """Print predictions as they come, and end with the exit code that says whether all images could be used."""
+def _noted(inputs: Iterator[Input], seen: list[Input]) -> Iterator[Input]:
+    """The same inputs, which are also put into a list to be explained."""
+    for each in inputs:
+        if len(seen) >= MOST_EXPLAINED:
+            raise EaseError(f"--explain is for at most {MOST_EXPLAINED} photos: give fewer")
+        seen.append(each)
+        yield each
+
+
+def _explain(classifier: Classifier, inputs: list[Input], folder: Path) -> None:
+    """Write explanations of photos into a folder."""
+    from ease.app.explain_page import Explained, write_explanations
+    from ease.progress import Bars
+    from ease.streams.intake.decode import load_content
+
+    explained = []
+    with Bars().bar("explaining", len(inputs)) as advance:
+        for each in inputs:
+            if not isinstance(each.content, EaseError):
+                with contextlib.suppress(EaseError):  # its row says why it cannot be used
+                    photo = load_content(each.content, each.name)
+                    explained.append(Explained(showable(each.name), photo, classifier.explain(photo)))
+            advance(1)
+    if explained:
+        page, *_ = write_explanations(explained, folder)
+        typer.echo(f"wrote {page}, and a picture for each photo", err=True)
+
+
+def _show(classifier: Classifier, predictions: Iterator[Prediction], show: Print) -> tuple[int, int, str]:
+    """Print predictions as they come; returns the number of errors and of rows, and the first error."""
     rows = errors = 0
     first = ""
 
@@ -209,7 +259,7 @@ def _show(classifier: Classifier, predictions: Iterator[Prediction], show: Print
     found = counted()
     begin = next(found, None)  # an error before the first prediction leaves nothing half-printed
     show(classifier, chain([begin] if begin is not None else [], found))
-    _end(errors, rows, first)
+    return errors, rows, first
 
 
 def _end(errors: int, rows: int, first: str) -> None:

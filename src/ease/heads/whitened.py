@@ -179,10 +179,7 @@ class WhitenedHead:
         return self._whitening
 
     def _whitened(self) -> Whitening:
-        factor = _cholesky(self.covariance().sigma)
-        matrix = torch.linalg.solve_triangular(
-            factor, torch.eye(self.width, dtype=torch.float64), upper=False
-        )
+        matrix = whitening_matrix(self.covariance().sigma)
         centre = self.means.mean(dim=0) if self.classes > 1 else self.means.new_zeros(self.width)
         apart = (self.means - centre) @ matrix.mT
         lengths = apart.norm(dim=1)
@@ -234,6 +231,12 @@ class WhitenedHead:
         self.means, self.counts, self.freedom = means, counts, freedom
         self.scatter = unpacked_triangle(tensors["scatter"].double(), self.width)
         self._whitening = None
+
+
+def whitening_matrix(sigma: Tensor) -> Tensor:
+    """The lower triangular M [K, K] with M @ sigma @ M^T = I, in fp64."""
+    unit = torch.eye(len(sigma), dtype=torch.float64)
+    return torch.linalg.solve_triangular(_cholesky(sigma), unit, upper=False)
 
 
 def _share(covariance: Tensor, freedom: int) -> float:

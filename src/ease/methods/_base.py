@@ -73,7 +73,7 @@ class Learner(ABC):
 
     A subclass implements `adapt`, `subspaces`, `head`, `files`, `load_files` and `costs`. What else it can do, such as
     forgetting a class, is described by the protocols in `ease.methods`: `Extendable`, `Forgettable`, `Budgeted`,
-    `Compactable`, `SharesTrainings`, `ComparesImages` and `PrototypesPerSubspace`.
+    `Compactable`, `SharesTrainings`, `ComparesImages`, `PrototypesPerSubspace` and `JudgesLabels`.
 
     Args:
         engine: Backbone, input pipeline, devices and randomness.

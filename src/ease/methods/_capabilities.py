@@ -120,6 +120,26 @@ class PrototypesPerSubspace(Protocol):
         ...
 
 
+@runtime_checkable
+class JudgesLabels(Protocol):
+    """A method that can say how well labels fit images which it has not learned, before it learns them."""
+
+    def label_scores(self, features: Tensor, labels: Tensor, classes: int) -> Tensor:
+        """Scores of images as if all of them had been learned with their labels, but for the image itself.
+
+        The learner is left unchanged.
+
+        Args:
+            features: [S, N, d], one for each of `subspaces`.
+            labels: [N]; positions among the known classes, or after them for new ones.
+            classes: Number of known and new classes, C.
+
+        Returns:
+            [N, C]; NaN in the row of a class's only image.
+        """
+        ...
+
+
 def extendable(learner: Learner) -> Extendable:
     """Return the learner as `Extendable`; an `EaseError` names the methods that are, if this one is not."""
     if not isinstance(learner, Extendable):

@@ -30,6 +30,7 @@ from torch import Tensor
 
 from ease.backbone import Layers, Tuning
 from ease.errors import EaseError
+from ease.heads.class_left_out import class_left_out_scores
 from ease.heads.left_out import left_out_scores
 from ease.heads.stored_scatter import scatter_of, scatter_tensors
 from ease.heads.triangle import packed_triangle
@@ -175,6 +176,10 @@ class Strata(FirstSession):
         """The result is the same as if these images had been among the first ones of their class."""
         self.sums.add(self._features(images)[0], torch.from_numpy(images.labels))
         self._round_as_saved()
+
+    def label_scores(self, features: Tensor, labels: Tensor, classes: int) -> Tensor:
+        """Known and new images count alike: known classes are among those that an image may look like."""
+        return class_left_out_scores(self.sums, features[0], labels, classes)
 
     def forget(self, position: int) -> Forgetting:
         before = self.sums.whitening().directions

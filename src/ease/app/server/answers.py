@@ -6,6 +6,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StrictInt
 
+from ease.app.explain import Explanation
+
 State = Literal["queued", "running", "done", "failed", "cancelled", "interrupted"]
 
 
@@ -132,3 +134,9 @@ class Rollback(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     generation: StrictInt
+
+
+class ExplainedAnswer(Explanation):
+    """Why the model gave an answer."""
+
+    generation: int = Field(description="of the model that was explained")

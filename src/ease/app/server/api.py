@@ -11,7 +11,18 @@ from ease import __version__
 from ease.app.server import answers
 from ease.app.server.guard import Guard
 from ease.app.server.refusals import RefusalError, refusal, refusal_of_disk
-from ease.app.server.routes import activity, changing, history, inbox, learning, pages, predicting, reading
+from ease.app.server.routes import (
+    activity,
+    changing,
+    checking,
+    explaining,
+    history,
+    inbox,
+    learning,
+    pages,
+    predicting,
+    reading,
+)
 from ease.app.server.service import Service
 from ease.app.server.tracing import OFF
 from ease.errors import EaseError
@@ -33,7 +44,11 @@ def make_app(service: Service) -> FastAPI:
         responses={"4XX": {"model": answers.Failure, "description": "refused; one sentence says why"}},
     )
     _explain_errors(app, service)
-    for family in (reading, predicting, learning, inbox, changing, history, activity, pages):
+    reads, changes = (
+        (reading, predicting, explaining, checking, history, activity),
+        (learning, inbox, changing),
+    )
+    for family in (*reads, *changes, pages):
         family.add_routes(app, service)
     app.add_middleware(
         Guard,

@@ -25,7 +25,7 @@ from ease.errors import EaseError
 __all__ = ["MB", "Guard", "Limits", "RefusalError", "check_token", "is_loopback", "refusal", "without_paths"]
 
 SAFE_METHODS = {"GET", "HEAD", "OPTIONS"}
-CHANGES_NOTHING = {"/predict"}
+CHANGES_NOTHING = {"/predict", "/explain", "/check"}
 """POST requests that do not change the model. All others that are not read-only are taken for changes."""
 
 PRIVATE = "/inbox"

@@ -30,6 +30,10 @@ class Limits(BaseModel):
     """Bytes of a request to learn."""
     learn_files: int = Field(10_000, ge=1)
     """Images in a request to learn, or members of its archive."""
+    check_files: int = Field(2000, ge=1)
+    """Images in a request to check labels, or members of its archive."""
+    check_seconds: float = Field(300.0, gt=0)
+    """Seconds that checking labels may take once all of the request has arrived."""
     unpacked_bytes: int = Field(2000 * MB, ge=1)
     """Bytes of an archive, unpacked."""
     pixels: int = Field(50_000_000, ge=1, le=ImageLimits().pixels)
@@ -81,12 +85,17 @@ class Limits(BaseModel):
 
     def bytes_of(self, path: str) -> int:
         """Largest size of a request to this path."""
-        known = {"/predict": self.predict_bytes, "/feedback": self.predict_bytes, "/learn": self.learn_bytes}
-        return known.get(path, JSON_BYTES)
+        return {
+            "/predict": self.predict_bytes,
+            "/feedback": self.predict_bytes,
+            "/explain": self.predict_bytes,
+            "/learn": self.learn_bytes,
+            "/check": self.learn_bytes,
+        }.get(path, JSON_BYTES)
 
     def seconds_of(self, path: str, received: int) -> float:
         """Seconds that a request to this path may take to arrive, given the bytes received so far."""
-        most = self.learn_seconds if path == "/learn" else self.predict_seconds
+        most = self.learn_seconds if path in ("/learn", "/check") else self.predict_seconds
         return min(most, self.slow_seconds + received / self.slow_bytes)
 
 

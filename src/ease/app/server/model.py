@@ -7,7 +7,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,6 +76,23 @@ class PendingPrediction:
     span: Any = None
 
 
+@dataclass(frozen=True)
+class PendingWork:
+    """A short piece of other work for the prediction thread, such as one batch of an explanation."""
+
+    work: Callable[[], Any]
+    future: Future[Any]
+
+    def run(self) -> None:
+        """Do it, unless it was cancelled."""
+        if not self.future.set_running_or_notify_cancel():
+            return
+        try:
+            self.future.set_result(self.work())
+        except BaseException as error:  # whoever asked for it is told
+            self.future.set_exception(error)
+
+
 class Model:
     """A model directory that is served.
 
@@ -110,8 +127,8 @@ class Model:
         self._tracing, self._backbones = tracing or NoTracing(), backbones or Backbones()
         self._directory = ModelDirectory(path)
         self._served: Served | None = None
-        self._queue: queue.SimpleQueue[PendingPrediction | None] = queue.SimpleQueue()
-        self._left_over: PendingPrediction | None = None
+        self._queue: queue.SimpleQueue[PendingPrediction | PendingWork | None] = queue.SimpleQueue()
+        self._left_over: PendingPrediction | PendingWork | None = None
         self._count = threading.Lock()
         self._waiting = 0  # admitted and not answered yet
         self._decoding = 0  # of these, not yet in the queue
@@ -186,6 +203,20 @@ class Model:
         )
         return future
 
+    def between(self, work: Callable[[], T]) -> T:
+        """Do a short piece of work on the prediction thread, between two batches, and wait for its result.
+
+        Longer work calls this for each of its pieces: predictions that arrive meanwhile wait for one piece only, and
+        nothing else uses the model at the same time.
+        """
+        one = PendingWork(work, Future())
+        self._queue.put(one)
+        while not wait([one.future], timeout=1).done:
+            if not self._threads[0].is_alive():
+                raise EaseError("the server is stopping: try again later")
+        result: T = one.future.result()
+        return result
+
     def _predict_all(self) -> None:
         while (pending := self._next_batch()) is not None:
             pending = [one for one in pending if one.future.set_running_or_notify_cancel()]
@@ -221,6 +252,9 @@ class Model:
         """Requests that fit into one batch, at least one; waits for the first. None when the server stops."""
         first = self._left_over or self._queue.get()
         self._left_over = None
+        while isinstance(first, PendingWork):
+            first.run()
+            first = self._queue.get()
         if first is None:
             return None
         pending, size, until = [first], len(first.pixels), time.monotonic() + BATCH_WAIT
@@ -233,7 +267,7 @@ class Model:
             if one is None:  # the signal to stop is for the next call
                 self._queue.put(None)
                 break
-            if size + len(one.pixels) > self._batch:
+            if isinstance(one, PendingWork) or size + len(one.pixels) > self._batch:
                 self._left_over = one
                 break
             pending.append(one)

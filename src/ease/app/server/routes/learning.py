@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from fastapi import FastAPI, Request
 from starlette.requests import ClientDisconnect
@@ -19,37 +19,50 @@ from ease.app.server.routes.bodies import FILE, flag, multipart
 from ease.app.server.service import Service
 from ease.app.server.uploads import Form, receive_form
 from ease.streams.intake.checks import check_upload
+from ease.streams.intake.limits import ArchiveLimits
 from ease.streams.intake.names import display_name
-from ease.streams.intake.sources import Candidate, from_archive, from_uploads, move_to_class_folders
+from ease.streams.intake.sources import (
+    Candidate,
+    Candidates,
+    from_archive,
+    from_uploads,
+    move_to_class_folders,
+)
+
+FIELDS = ("name", "extend", "tune", "unreadable", "thumbnails")
+"""The plain values in a form with images to learn."""
+
+
+BODY = multipart(
+    {
+        "archive": {**FILE, "description": "a zip of class folders, instead of images"},
+        "image": {"type": "array", "items": FILE, "description": "images whose filename is CLASS/FILE"},
+        "name": {"type": "string", "description": "the class of images whose filename has no folder"},
+        "extend": {
+            "type": "boolean",
+            "default": False,
+            "description": "add images to classes that are known already",
+        },
+        "tune": {
+            "type": "boolean",
+            "default": False,
+            "description": "adapt the backbone to the first images of a new model; see `tunable` of /classes",
+        },
+        "unreadable": {"enum": ["refuse", "skip"], "default": "refuse", "description": "damaged images"},
+        "thumbnails": {
+            "type": "boolean",
+            "default": False,
+            "description": "keep one small picture of each new class",
+        },
+    }
+)
+"""How a form with images to learn is described in the OpenAPI document."""
 
 
 def add_routes(app: FastAPI, service: Service) -> None:
     """Add the routes of this family."""
-    body = multipart(
-        {
-            "archive": {**FILE, "description": "a zip of class folders, instead of images"},
-            "image": {"type": "array", "items": FILE, "description": "images whose filename is CLASS/FILE"},
-            "name": {"type": "string", "description": "the class of images whose filename has no folder"},
-            "extend": {
-                "type": "boolean",
-                "default": False,
-                "description": "add images to classes that are known already",
-            },
-            "tune": {
-                "type": "boolean",
-                "default": False,
-                "description": "adapt the backbone to the first images of a new model; see `tunable` of /classes",
-            },
-            "unreadable": {"enum": ["refuse", "skip"], "default": "refuse", "description": "damaged images"},
-            "thumbnails": {
-                "type": "boolean",
-                "default": False,
-                "description": "keep one small picture of each new class",
-            },
-        }
-    )
 
-    @app.post("/learn", response_model=answers.Accepted, status_code=202, openapi_extra=body)
+    @app.post("/learn", response_model=answers.Accepted, status_code=202, openapi_extra=BODY)
     async def learn(request: Request) -> dict[str, Any]:
         """Learn new classes in a job. The model goes on answering; it knows the classes when the job is done."""
         served = service.ready()
@@ -59,7 +72,7 @@ def add_routes(app: FastAPI, service: Service) -> None:
                 request.stream(),
                 folder,
                 files={"archive": 1, "image": service.limits.learn_files},
-                fields=("name", "extend", "tune", "unreadable", "thumbnails"),
+                fields=FIELDS,
                 threads=service.writers,
             )
             order = await while_connected(request, _ordered(service, served, form, folder))
@@ -99,29 +112,39 @@ def _order(
     service: Service, served: Served, form: Form, folder: Path, gone: threading.Event
 ) -> LearningOrder:
     """What a form asks for, checked as far as possible without learning; stops once the client is gone."""
-    extend, unreadable = flag(form, "extend"), form.fields.get("unreadable", "refuse")
-    tune = flag(form, "tune")
+    extend, tune, unreadable = flag(form, "extend"), flag(form, "tune"), unreadable_of(form)
     if tune and not served.classifier.tunable:
         raise RefusalError(
             409,
             "this model cannot be tuned: it has learned classes already, or its method has nothing to tune",
         )
-    if unreadable not in ("refuse", "skip"):
-        raise RefusalError(422, "field 'unreadable' must be refuse or skip")
-    archives, uploads = form.files.get("archive", []), form.files.get("image", [])
-    if archives and uploads:
-        raise RefusalError(422, "send either one 'archive' or parts named 'image', not both")
-    if archives:
-        found = from_archive(archives[0].path, folder, service.limits.archive, form.fields.get("name"))
-        archives[0].path.unlink()
-    else:
-        found = from_uploads(uploads, form.fields.get("name"))
+    found = sent_images(form, folder, service.limits.archive)
     again = [name for name in found.class_names if name in served.classifier.classes]
     if again and not extend:
         raise RefusalError(
             409,
             f"class '{again[0]}' is known already: choose another name, or send extend=true to add images",
         )
+
+    check_images(service, found, unreadable, gone)
+    images = move_to_class_folders(found, folder / "images")
+    return LearningOrder(folder / "images", images, extend, tune, unreadable, flag(form, "thumbnails"))
+
+
+def sent_images(form: Form, folder: Path, limits: ArchiveLimits) -> Candidates:
+    """The images of a form by class, from an archive or from single files; they lie in the folder."""
+    archives, uploads = form.files.get("archive", []), form.files.get("image", [])
+    if archives and uploads:
+        raise RefusalError(422, "send either one 'archive' or parts named 'image', not both")
+    if not archives:
+        return from_uploads(uploads, form.fields.get("name"))
+    found = from_archive(archives[0].path, folder, limits, form.fields.get("name"))
+    archives[0].path.unlink()
+    return found
+
+
+def check_images(service: Service, found: Candidates, unreadable: str, gone: threading.Event) -> None:
+    """Refuse images that are too large or, unless they are skipped, damaged; stops once the client is gone."""
 
     def check(image: Candidate) -> None:
         if gone.is_set():
@@ -131,5 +154,13 @@ def _order(
 
     for _ in service.checkers.map(check, found.images):
         pass
-    images = move_to_class_folders(found, folder / "images")
-    return LearningOrder(folder / "images", images, extend, tune, unreadable, flag(form, "thumbnails"))
+
+
+def unreadable_of(form: Form) -> Literal["refuse", "skip"]:
+    """What shall be done with damaged images."""
+    value = form.fields.get("unreadable", "refuse")
+    if value == "refuse":
+        return "refuse"
+    if value == "skip":
+        return "skip"
+    raise RefusalError(422, "field 'unreadable' must be refuse or skip")

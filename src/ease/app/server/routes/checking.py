@@ -1,0 +1,88 @@
+"""Looking for wrong labels before anything is learned."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+import threading
+from pathlib import Path
+
+from fastapi import FastAPI, Request
+from starlette.requests import ClientDisconnect
+
+from ease.app.audit import Audit, audit
+from ease.app.server.exchange import while_connected
+from ease.app.server.model import Served
+from ease.app.server.refusals import RefusalError
+from ease.app.server.routes.learning import BODY, FIELDS, check_images, sent_images, unreadable_of
+from ease.app.server.service import Service
+from ease.app.server.uploads import Form, receive_form
+from ease.experiments.predictor import PredictionCancelledError
+from ease.streams.intake import ArchiveLimits, collect_images
+
+
+def add_routes(app: FastAPI, service: Service) -> None:
+    """Add the routes of this family."""
+    one = threading.Lock()
+
+    @app.post("/check", response_model=Audit, openapi_extra=BODY)
+    async def check(request: Request) -> Audit:
+        """Photos whose labels look wrong, near-duplicates, and classes that look the same.
+
+        The form is that of /learn, so that the same one can be sent to both; `extend`, `tune` and `thumbnails` make no
+        difference here. Nothing is changed.
+        """
+        served = service.ready()
+        if not one.acquire(blocking=False):  # its photos lie on the disk of the server
+            raise RefusalError(
+                503,
+                "labels of another request are being checked: try again in a moment",
+                {"Retry-After": "5"},
+            )
+        try:
+            folder = Path(tempfile.mkdtemp(dir=service.uploads))
+            try:
+                form = await receive_form(
+                    request.headers.get("content-type", ""),
+                    request.stream(),
+                    folder,
+                    files={"archive": 1, "image": service.limits.check_files},
+                    fields=FIELDS,
+                    threads=service.writers,
+                )
+                work = _checked(service, served, form, folder)
+                found = await while_connected(request, work, service.limits.check_seconds)
+            finally:
+                shutil.rmtree(folder, ignore_errors=True)
+        finally:
+            one.release()
+        request.state.generation, request.state.images = served.generation, found.images
+        return found
+
+
+async def _checked(service: Service, served: Served, form: Form, folder: Path) -> Audit:
+    """The audit of a form. If cancelled, it ends only when no thread works in the folder any more."""
+    gone = threading.Event()
+    work = asyncio.ensure_future(asyncio.to_thread(_audit, service, served, form, folder, gone))
+    try:
+        return await asyncio.shield(work)
+    except asyncio.CancelledError:
+        gone.set()
+        await asyncio.wait({work})
+        if not work.cancelled():
+            work.exception()  # it was retrieved; the client is gone
+        raise
+
+
+def _audit(service: Service, served: Served, form: Form, folder: Path, gone: threading.Event) -> Audit:
+    unreadable, limits = unreadable_of(form), service.limits
+    found = sent_images(form, folder, ArchiveLimits(limits.check_files, limits.unpacked_bytes, limits.image))
+    check_images(service, found, unreadable, gone)
+    photos = collect_images(found, unreadable=unreadable)
+    if gone.is_set():
+        raise ClientDisconnect()
+    try:
+        return audit(photos, served.classifier, cancelled=gone.is_set, through=service.model.between)
+    except PredictionCancelledError as error:
+        raise ClientDisconnect() from error
