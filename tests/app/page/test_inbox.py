@@ -64,7 +64,7 @@ def test_keys_skip_discard_and_undo(full: FakeServer, visit: Any) -> None:
     page.keyboard.press("d")
     go(page, "Look")
     expect(page.locator("#badge-number")).to_have_text("9")
-    assert [photo["id"] for photo in full.model.photos][0] == "p0002"
+    assert full.model.photos[0]["id"] == "p0002"
 
 
 def test_a_new_name_is_typed_and_offered_from_then_on(full: FakeServer, visit: Any) -> None:

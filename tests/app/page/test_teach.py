@@ -58,7 +58,7 @@ def test_a_reload_finds_the_job_again_and_it_can_be_cancelled(
     expect(page.locator("#strip")).to_be_visible()
     go(page, "Teach")
     page.get_by_role("button", name="Cancel").click()
-    expect(page.locator("#outcome")).to_contain_text("The model was not changed")
+    expect(page.locator("#outcome")).to_contain_text("Nothing was changed")
 
 
 def test_what_failed_can_be_tried_again(fake: FakeServer, visit: Any, photo: Any, tmp_path: Path) -> None:
@@ -165,7 +165,7 @@ def test_the_camera_takes_several_photos_of_each_class(fake: FakeServer, visit: 
     go(page, "Teach")
     page.get_by_role("button", name="Use the camera").click()
     dialog = page.get_by_role("dialog")
-    name = dialog.get_by_role("combobox", name="Name of the class")
+    name = dialog.get_by_role("combobox", name="What do you show?")
     expect(name).to_be_focused()
     page.wait_for_function("document.getElementById('camera-video').videoWidth > 0")
     for what, shots in (("mug", 3), ("spoon", 2)):
@@ -175,7 +175,7 @@ def test_the_camera_takes_several_photos_of_each_class(fake: FakeServer, visit: 
             expect(dialog.locator("#camera-shots canvas")).to_have_count(at + 1)
         dialog.get_by_role("button", name="Next class" if what == "mug" else "Done").click()
     expect(dialog).to_be_hidden()
-    assert page.evaluate("document.getElementById('camera-video').srcObject") is None  # the camera is off
+    page.wait_for_function("document.getElementById('camera-video').srcObject === null")  # the camera is off
     rows = page.locator(".staged")
     assert [row.input_value() for row in rows.get_by_role("textbox").all()] == ["mug", "spoon"]
     expect(rows.locator(".number")).to_have_text([re.compile(r"3\simages"), re.compile(r"2\simages")])
@@ -202,12 +202,23 @@ def test_every_doubtful_label_is_decided_before_learning(
     for at in range(3):
         photo(f"things/plum/{at}.png")
         photo(f"things/quince/{at}.png")
-    found = {"score": 0.9, "other": None}
+
+    def finding(kind: str, files: list[str], sentence: str, other: str | None = None) -> dict[str, Any]:
+        own = files[0].partition("/")[0]
+        return {
+            "kind": kind,
+            "files": files,
+            "class": own,
+            "other": other,
+            "score": 0.9,
+            "sentence": sentence,
+        }
+
     fake.model.findings = [
-        {**found, "kind": "unlike", "files": ["plum/0.png"], "class": "plum", "sentence": "Odd one out."},
-        {**found, "kind": "like-other", "files": ["plum/1.png"], "class": "plum", "other": "quince", "sentence": "A quince?"},
-        {**found, "kind": "duplicate", "files": ["quince/0.png", "quince/1.png"], "class": "quince", "sentence": "Twice."},
-    ]  # fmt: skip
+        finding("unlike", ["plum/0.png"], "Odd one out."),
+        finding("like-other", ["plum/1.png"], "A quince?", "quince"),
+        finding("duplicate", ["quince/0.png", "quince/1.png"], "Twice."),
+    ]
     page = visit(fake.url)
     teach(page, tmp_path / "things")
     page.locator("#start").click()
@@ -231,7 +242,7 @@ def test_two_classes_that_are_one_are_made_one(
     fake: FakeServer, visit: Any, photo: Any, tmp_path: Path
 ) -> None:
     photo("things/plum/0.png")
-    photo("things/prune/0.png")
+    photo("things/prune/1.png")
     fake.model.findings = [
         {
             "kind": "same-classes",
@@ -245,7 +256,7 @@ def test_two_classes_that_are_one_are_made_one(
     page = visit(fake.url)
     teach(page, tmp_path / "things")
     page.locator("#start").click()
-    page.get_by_role("button", name="one class").click()
+    page.get_by_role("button", name="Make “plum” and “prune” one class").click()
     expect(page.locator(".staged")).to_have_count(1)
     expect(page.locator(".staged .number")).to_have_text(re.compile(r"2\simages"))
 
@@ -266,7 +277,8 @@ def test_the_time_left_is_said_in_words(fake: FakeServer, visit: Any) -> None:
     page = visit(fake.url)
     said = page.evaluate("""async () => {
         const {timeLeft} = await import("/assets/job.js");
-        return [[1, 0.5], [60, 0.01], [10, 0.9], [30, 0.5], [60, 0.5], [600, 0.5], [7200, 0.25]].map((each) => timeLeft(...each));
+        const times = [[1, 0.5], [60, 0.01], [10, 0.9], [30, 0.5], [60, 0.5], [600, 0.5], [7200, 0.25]];
+        return times.map((each) => timeLeft(...each));
     }""")
     assert said == [
         "",

@@ -74,7 +74,7 @@ function handOver() {
 }
 
 export function setUp() {
-  box = nameField({ label: "Name of the class", names: () => [...model.names.keys()], pick: () => find("camera-shoot").focus(), placeholder: "Name" });
+  box = nameField({ label: "What do you show?", names: () => [...model.names.keys()], pick: () => find("camera-shoot").focus(), placeholder: "Name" });
   find("camera-name").append(box.element);
   find("camera-shoot").onclick = shoot;
   find("camera-next").onclick = () => {

@@ -64,7 +64,9 @@ export function feedback(card, file, prediction) {
       begin();
       buttons.querySelector(".wrong").focus();
     };
-    box.element.onkeydown = (event) => event.key === "Escape" && !event.defaultPrevented && back.onclick();
+    box.element.onkeydown = (event) => {
+      if (event.key === "Escape" && !event.defaultPrevented) back.onclick();
+    };
     buttons.replaceChildren(box.element, back);
     box.field.focus();
   };

@@ -36,7 +36,7 @@ function oneGroup({ photos }) {
       const settled = await settle(typed, names());
       if (!settled) return box.field.focus();
       try {
-        for (const photo of photos) await waiting.name(photo, settled.name, settled.confirm);
+        for (const photo of photos) await waiting.name(photo.id, settled.name, settled.confirm);
         announce(`${count(photos.length, "photo")} named ${settled.name}`);
         find("inbox-learn").focus();
       } catch (error) {

@@ -23,11 +23,9 @@ const fill = (...content) => {
 function offer() {
   if (busy) return;
   const n = waiting.named.length;
-  if (!n && lastWord) return fill(lastWord);
-  lastWord = n ? null : lastWord;
-  if (!n) return fill();
+  if (!n) return fill(...(lastWord ? [lastWord] : []));
   const names = [...new Set(waiting.named.map((photo) => photo.name))];
-  fill(() => {
+  fill(...(lastWord?.bad ? [lastWord] : []), () => {
     const learn = el("button", { type: "button", className: "primary learn" }, `Learn ${n === 1 ? "this photo" : `these ${n} photos`}`);
     learn.onclick = () => start().catch(() => {});
     const said = el("p", {}, el("strong", {}, `${count(n, "photo")} ${n === 1 ? "waits" : "wait"} to be learned`), el("span", { className: "muted" }, `: ${list(names)}`));
@@ -65,7 +63,7 @@ async function tryAgain(photos) {
 
 async function start() {
   if (busy) return;
-  busy = true;
+  [busy, lastWord] = [true, null];
   const n = waiting.named.length;
   announce(`Learning ${count(n, "photo")}`);
   showProgress({ state: "queued", progress: 0, message: "Starting", classes: [...new Set(waiting.named.map(({ name }) => name))] }, "");
@@ -94,6 +92,7 @@ function result(right, tried) {
 
 function say(title, text, kind) {
   lastWord = () => el("p", { className: `word ${kind}` }, el("strong", {}, title), ` ${text}`);
+  lastWord.bad = kind === "bad"; // it stays beside the photos, which still wait
   fill(lastWord);
   announce(`${title} ${text}`);
   const shown = panels.map(find).find((panel) => panel.offsetParent);

@@ -13,7 +13,7 @@ import { announce, count, el, find, onDay, percent, setText } from "./words.js";
 const MOST = 9; // as many as there are number keys
 let at = 0; // the photo that is shown, among `here`
 let recent = []; // names given in this session, the newest first
-let done = []; // what can be undone: {photo, before} or {discarded}
+let done = []; // what can be undone: {named, before} or {discarded}
 const discarded = new Set(); // not yet deleted on the server, so that it can be undone
 let box = null;
 
@@ -132,8 +132,8 @@ async function give(name, confirm = false) {
   if (!photo) return;
   await change(async () => {
     const before = photo.name;
-    await waiting.name(photo, name, confirm);
-    done.push({ photo, before });
+    await waiting.name(photo.id, name, confirm);
+    done.push({ named: photo.id, before });
     recent = [name, ...recent.filter((each) => each !== name)];
     onward();
   });
@@ -154,9 +154,9 @@ async function undo() {
   if (!last) return announce("Nothing to undo");
   await change(async () => {
     if (last.discarded) discarded.delete(last.discarded);
-    else await waiting.name(last.photo, last.before, true);
+    else await waiting.name(last.named, last.before, true);
     announce("Taken back");
-    go(here().findIndex(({ id }) => id === (last.discarded ?? last.photo.id)));
+    go(here().findIndex(({ id }) => id === (last.discarded ?? last.named)));
   });
 }
 

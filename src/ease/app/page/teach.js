@@ -144,6 +144,7 @@ function begin(title, names, stop) {
   busy = true;
   stopping = stop;
   find("outcome").hidden = true;
+  setText("outcome-title");
   find("job").hidden = false;
   find("job-cancel").disabled = false;
   find("start").setAttribute("aria-disabled", "true");

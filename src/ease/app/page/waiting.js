@@ -34,9 +34,9 @@ class Waiting extends EventTarget {
     this.dispatchEvent(new Event("change"));
   }
 
-  async name(photo, name, confirm = false) {
-    const json = { name, confirm };
-    Object.assign(photo, await ask(`inbox/${encodeURIComponent(photo.id)}`, { method: "PATCH", json }));
+  async name(id, name, confirm = false) {
+    const given = await ask(`inbox/${encodeURIComponent(id)}`, { method: "PATCH", json: { name, confirm } });
+    Object.assign(this.photos.find((photo) => photo.id === id) ?? {}, given);
     this.changed();
   }
 
