@@ -102,9 +102,11 @@ class Daily:
         if not self.collecting:
             raise Refused(409, "the inbox is off: start the server with 'ease serve --inbox'")
         self._refuse_like(name, confirm)
-        photo = self.wait(content, state="corrected", name=name)
-        self.looked.append(photo["suggestions"][0]["name"] == name)
-        return {"id": photo["id"], "name": name, "known": name in self.names}
+        start = sum(content) % max(1, len(self.classes))
+        right = bool(self.classes) and self.names[start] == name and self.told(content) is None
+        self.looked.append(right)
+        photo = None if right else self.wait(content, state="corrected", name=name)
+        return {"id": photo and photo["id"], "name": name, "known": name in self.names, "confirmed": right}
 
     def name(self, number: str, name: str | None, confirm: bool) -> dict[str, Any]:
         photo = self.photo(number)

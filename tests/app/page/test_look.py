@@ -160,12 +160,23 @@ def test_a_wrong_answer_is_corrected_learned_and_right_from_then_on(
     expect(page.locator("#badge")).to_be_hidden()
 
 
-def test_a_correction_can_be_taken_back(fake: FakeServer, visit: Any, photo: Any) -> None:
+def test_a_right_answer_is_counted_and_its_photo_not_kept(fake: FakeServer, visit: Any, photo: Any) -> None:
     page = visit(fake.url)
     page.set_input_files("#look-files", photo("mine.png"))
     page.get_by_role("button", name="Right", exact=True).click()
     expect(page.locator(".card .noted")).to_contain_text("is right")
-    assert len(fake.model.photos) == 1
+    expect(page.get_by_role("button", name="Undo")).to_have_count(0)
+    assert fake.model.looked == [True]
+    assert fake.model.photos == []
+
+
+def test_a_correction_can_be_taken_back(fake: FakeServer, visit: Any, photo: Any) -> None:
+    page = visit(fake.url)
+    page.set_input_files("#look-files", photo("mine.png"))
+    page.get_by_role("button", name="Wrong, it is …").click()
+    page.get_by_role("combobox").fill("sundew")
+    page.get_by_role("button", name="Save").click()
+    expect(page.locator("#badge-number")).to_have_text("1")
     page.get_by_role("button", name="Undo").click()
     expect(page.get_by_role("button", name="Right", exact=True)).to_be_focused()
     assert fake.model.photos == []

@@ -6,6 +6,8 @@ import { count, el, find, percent, setText, shortDay } from "./words.js";
 
 const MOST = 6; // classes with a colour of their own
 
+const sum = (numbers) => numbers.reduce((all, each) => all + each, 0);
+
 /** The classes that were answered most over all days; the others are taken together. */
 function busiest(days) {
   const sums = new Map();
@@ -20,26 +22,26 @@ function figure(title, summary, chart, ...more) {
 function charts(days, names) {
   const last = days.at(-1);
   const over = `from ${shortDay(days[0].date)} to ${shortDay(last.date)}`;
-  const unknown = `${percent(last.unknown)} on ${shortDay(last.date)}`;
+  const unknown = last.unknown === null ? "" : `${percent(last.unknown)} on ${shortDay(last.date)}`;
   const sure = `${percent(last.confidence)} on ${shortDay(last.date)}`;
-  const others = days.some((day) => Object.keys(day.classes).some((name) => !names.includes(name)));
+  const others = days.some((day) => day.others > 0 || Object.keys(day.classes).some((name) => !names.includes(name)));
   const keys = [...names, ...(others ? ["others"] : [])].map((name, at) => el("li", {}, el("span", { className: `key series-${at === names.length ? "rest" : at}`, "aria-hidden": "true" }), name));
   const shares = days.map((day) => {
     const own = names.map((name) => day.classes[name] ?? 0);
-    return [...own, Math.max(0, Object.values(day.classes).reduce((sum, share) => sum + share, 0) - own.reduce((sum, share) => sum + share, 0))];
+    return [...own, Math.max(0, sum(Object.values(day.classes)) + (day.others ?? 0) - sum(own))];
   });
   return [
-    figure("Photos of nothing it knows", unknown, line(days.map((day) => day.unknown), `Share of photos of nothing it knows, ${over}; ${unknown}.`), el("p", { className: "span muted fine" }, shortDay(days[0].date), el("span", {}, shortDay(last.date)))),
+    last.unknown === null ? null : figure("Photos of nothing it knows", unknown, line(days.map((day) => day.unknown ?? 0), `Share of photos of nothing it knows, ${over}; ${unknown}.`), el("p", { className: "span muted fine" }, shortDay(days[0].date), el("span", {}, shortDay(last.date)))),
     figure("How sure it is", sure, line(days.map((day) => day.confidence), `Mean confidence, ${over}; ${sure}.`), el("p", { className: "span muted fine" }, shortDay(days[0].date), el("span", {}, shortDay(last.date)))),
-    figure("What it saw", `${count(days.reduce((sum, day) => sum + day.images, 0), "photo")} in ${count(days.length, "day")}`, stack(shares, `Shares of the classes, ${over}; most often ${names.slice(0, 3).join(", ")}.`), el("ul", { className: "keys" }, keys)),
-  ];
+    figure("What it saw", `${count(sum(days.map((day) => day.images)), "photo")} in ${count(days.length, "day")}`, stack(shares, `Shares of the classes, ${over}; most often ${names.slice(0, 3).join(", ")}.`), el("ul", { className: "keys" }, keys)),
+  ].filter(Boolean);
 }
 
 function table(days) {
   const head = ["Day", "Photos", "Nothing it knows", "Mean confidence", "Most often"];
   const rows = days.map((day) => {
     const [most] = Object.entries(day.classes).sort((a, b) => b[1] - a[1]);
-    return [shortDay(day.date), String(day.images), percent(day.unknown), percent(day.confidence), most ? `${most[0]} ${percent(most[1])}` : ""];
+    return [shortDay(day.date), String(day.images), day.unknown === null ? "" : percent(day.unknown), percent(day.confidence), most ? `${most[0]} ${percent(most[1])}` : ""];
   });
   return el(
     "table",

@@ -44,8 +44,9 @@ export function feedback(card, file, prediction) {
       buttons.querySelector("button").focus();
       announce("Taken back");
     });
-    buttons.replaceChildren(el("span", { className: "noted" }, words), undo);
-    undo.focus();
+    const said = el("span", { className: "noted", tabIndex: -1 }, words);
+    buttons.replaceChildren(said, ...(id ? [undo] : [])); // a right answer is counted, and its photo is not kept
+    (id ? undo : said).focus();
     announce(words);
   };
 

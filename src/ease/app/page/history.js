@@ -15,7 +15,8 @@ function learned(step) {
   const parts = [];
   if (step.classes.length) parts.push(`Learned ${list(step.classes)}.`);
   if (step.extended.length) parts.push(`More photos of ${list(step.extended)}.`);
-  if (step.forgotten?.length) parts.push(`Forgot ${list(step.forgotten)}.`);
+  for (const { old, new: name } of step.renamed ?? []) parts.push(`Renamed ${old} to ${name}.`);
+  if (step.forgotten) parts.push(`Forgot ${count(step.forgotten, "class", "classes")}.`); // names are forgotten too
   return parts.join(" ") || `${step.what.replace(/^./, (letter) => letter.toUpperCase())}.`.replace(/\.\.$/, ".");
 }
 
@@ -23,8 +24,8 @@ function oneStep(step, later) {
   const item = el("li", { "aria-current": step.current ? "step" : "false" }, el("p", { className: "when" }, atMinute(step.date), step.current ? el("span", { className: "tag" }, "now") : null), el("p", { className: "what" }, learned(step)));
   if (step.measured) item.append(el("p", { className: "muted" }, inWords(step.measured, step.measured.count === 1 ? "photo held back that day was recognised" : "photos held back that day were recognised")));
   const notes = model.now.tasks.find((task) => task.date === step.date)?.notes ?? [];
-  item.append(el("details", { className: "fold" }, el("summary", {}, "Details"), el("ul", {}, [`Generation ${step.generation}; ${count(step.total, "class", "classes")} in all; ${step.what}`, ...notes].map((note) => el("li", {}, note)))));
-  if (!step.current) {
+  item.append(el("details", { className: "fold" }, el("summary", {}, "Details"), el("ul", {}, [[`Generation ${step.generation}`, step.total === undefined ? "" : `${count(step.total, "class", "classes")} in all`, step.what].filter(Boolean).join("; "), ...notes].map((note) => el("li", {}, note)))));
+  if (step.current === false) { // earlier acts of learning, whose files are gone, have no way back
     const back = el("button", { type: "button", "aria-label": `Go back to ${atMinute(step.date)}` }, later ? "Go back to this" : "Go forward to this");
     back.onclick = () => rollback(step);
     item.append(el("div", { className: "actions" }, back));
@@ -60,5 +61,6 @@ export async function load() {
   find("corrections").hidden = !looked?.count;
   if (looked?.count) setText("corrections", `Of ${count(looked.count, "answer")} people looked at since, ${looked.right} ${looked.right === 1 ? "was" : "were"} right (between ${whole(looked.low)} and ${whole(looked.high)}\u202f%).`);
   const newest = [...steps].sort((a, b) => b.generation - a.generation);
-  find("steps").replaceChildren(...newest.map((step) => oneStep(step, step.generation < history.current)));
+  const earlier = [...(history?.earlier ?? [])].reverse();
+  find("steps").replaceChildren(...[...newest, ...earlier].map((step) => oneStep(step, step.generation < history.current)));
 }

@@ -4,7 +4,7 @@ import { failure } from "./job.js";
 import { model } from "./server.js";
 import { announce, count, el, find, list, measured, onDay, setText } from "./words.js";
 
-export const KEY = "ease-job"; // the job that this tab follows, kept over a reload
+export const KEY = `ease-job ${new URL(".", document.baseURI).pathname}`; // the job that this tab follows, kept over a reload
 
 /** Show how a job ended, and what it learned. */
 export async function ended(job) {

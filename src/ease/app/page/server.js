@@ -11,7 +11,8 @@ export class Refusal extends Error {
 }
 
 const NO_ANSWER = "The server does not answer. Check that “ease serve” is running, then try again.";
-const KEY = "ease-token";
+// Several models may be served from one address, each with a token of its own.
+const KEY = `ease-token ${new URL(".", document.baseURI).pathname}`;
 
 async function sentenceOf(response) {
   try {

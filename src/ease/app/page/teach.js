@@ -74,7 +74,11 @@ async function checked(form, signal) {
   try {
     return await send("check", form, { signal, sent: showSent });
   } catch (error) {
-    if (![404, 405].includes(error.status)) throw error;
+    if (error.name === "AbortError" || !error.status) throw error;
+    if (![404, 405].includes(error.status)) {
+      stage.markChecked(); // too many photos, or no time for them now: the second attempt learns without the check
+      throw new Error(`The labels were not checked: ${error.message}. Start again to learn without the check.`);
+    }
     find("check-choice").hidden = true; // this server cannot
     return null;
   }

@@ -15,12 +15,14 @@ export function addWhy(buttons, card, file, prediction) {
     const open = card.querySelector(".why-panel");
     if (open) return close(card, why);
     why.disabled = true;
+    why.textContent = "Looking closer …";
     try {
       await explain(card, file, prediction, why);
     } catch (error) {
       card.querySelector(".feedback .row-note").textContent = error.message;
     } finally {
       why.disabled = false;
+      why.textContent = "Why?";
     }
     if (why.isConnected) why.focus();
   };
