@@ -53,6 +53,7 @@ def test_keys_skip_discard_and_undo(full: FakeServer, visit: Any) -> None:
     page.keyboard.press("ArrowRight")
     page.keyboard.press("d")
     expect(title).to_have_text("Photo 1 of 9")
+    expect(page.locator("#badge-number")).to_have_text("9")
     assert len(full.model.photos) == 10  # deleted only when the view is left: it can still be undone
     page.keyboard.press("u")
     expect(title).to_have_text("Photo 1 of 10")

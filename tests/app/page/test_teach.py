@@ -167,7 +167,7 @@ def test_the_camera_takes_several_photos_of_each_class(fake: FakeServer, visit: 
     dialog = page.get_by_role("dialog")
     name = dialog.get_by_role("combobox", name="What do you show?")
     expect(name).to_be_focused()
-    page.wait_for_function("document.getElementById('camera-video').videoWidth > 0")
+    expect(dialog.locator("video")).not_to_have_js_property("videoWidth", 0)
     for what, shots in (("mug", 3), ("spoon", 2)):
         name.fill(what)
         for at in range(shots):
@@ -175,7 +175,7 @@ def test_the_camera_takes_several_photos_of_each_class(fake: FakeServer, visit: 
             expect(dialog.locator("#camera-shots canvas")).to_have_count(at + 1)
         dialog.get_by_role("button", name="Next class" if what == "mug" else "Done").click()
     expect(dialog).to_be_hidden()
-    page.wait_for_function("document.getElementById('camera-video').srcObject === null")  # the camera is off
+    expect(page.locator("#camera-video")).to_have_js_property("srcObject", None)  # the camera is off
     rows = page.locator(".staged")
     assert [row.input_value() for row in rows.get_by_role("textbox").all()] == ["mug", "spoon"]
     expect(rows.locator(".number")).to_have_text([re.compile(r"3\simages"), re.compile(r"2\simages")])
@@ -229,6 +229,7 @@ def test_every_doubtful_label_is_decided_before_learning(
     assert fake.seen.count("POST /learn") == 0
     findings.nth(0).get_by_role("button", name="Remove photo").click()
     findings.nth(1).get_by_role("button", name="Move to “quince”").click()
+    expect(findings.nth(2).get_by_role("button", name="Remove the copies")).to_be_visible()
     findings.nth(2).get_by_role("button", name="Keep").click()
     expect(page.locator("#start")).to_be_focused()
     expect(page.locator(".staged .number")).to_have_text([re.compile(r"1\simage$"), re.compile(r"4\simages")])

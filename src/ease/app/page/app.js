@@ -18,7 +18,7 @@ const current = () => VIEWS.find((name) => !find(`view-${name}`).hidden);
 
 /** What a view loads when it is opened, and does when it is left. */
 const opened = { inbox: review.open, classes: () => Promise.all([history.load(), activity.load()]) };
-const left = { inbox: () => review.settleDiscarded() };
+const left = { inbox: () => review.close() };
 
 function show(name, { focus = true } = {}) {
   const before = current();

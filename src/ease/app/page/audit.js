@@ -9,10 +9,13 @@ let open = 0; // findings without a decision
 function remedies(finding, { remove, move, merge }) {
   const { kind, files, class: own, other } = finding;
   if (kind === "same-classes") return other ? [[`Make “${own}” and “${other}” one class`, () => merge(own, other)]] : [];
-  const last = files.at(-1); // of copies, the first one stays
-  const doubtful = kind === "duplicate" ? last : files[0];
-  const list = [["Remove photo", () => remove(doubtful)]];
-  if (other && other !== own && kind !== "unlike") list.push([`Move to “${other}”`, () => move(doubtful, other)]);
+  if (kind === "duplicate") {
+    const owner = (path) => path.slice(0, path.lastIndexOf("/"));
+    if (!other) return [["Remove the copies", () => files.slice(1).forEach(remove)]];
+    return files.map((path) => [`Remove from “${owner(path)}”`, () => remove(path)]); // one of two labels is wrong
+  }
+  const list = [["Remove photo", () => remove(files[0])]];
+  if (other && kind === "like-other") list.push([`Move to “${other}”`, () => move(files[0], other)]);
   return list;
 }
 

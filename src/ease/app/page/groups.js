@@ -10,8 +10,8 @@ import { announce, count, el, find, setText } from "./words.js";
 const SHOWN = 8;
 
 /** Show the groups that have no names yet. What is typed in one of them stays while the groups are the same. */
-export function offerGroups(discarded) {
-  const photos = new Map(waiting.photos.filter(({ id, name }) => !name && !discarded.has(id)).map((photo) => [photo.id, photo]));
+export function offerGroups() {
+  const photos = new Map(waiting.photos.filter(({ name }) => !name).map((photo) => [photo.id, photo]));
   const groups = (waiting.now?.groups ?? [])
     .map(({ id, photos: ids }) => ({ id, photos: ids.map((each) => photos.get(each)).filter(Boolean) }))
     .filter((group) => group.photos.length > 1);

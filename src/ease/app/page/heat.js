@@ -26,7 +26,8 @@ function small(heat) {
 
 /** Draw the photo in grey with the heat over the part that the model sees. */
 export function drawHeat(canvas, bitmap, heat) {
-  const scale = Math.min(1, 800 / Math.max(bitmap.width, bitmap.height));
+  const longest = Math.max(bitmap.width, bitmap.height);
+  const scale = Math.min(800, Math.max(400, longest)) / longest;
   const [width, height] = [bitmap.width, bitmap.height].map((side) => Math.max(1, Math.round(side * scale)));
   Object.assign(canvas, { width, height });
   const pen = canvas.getContext("2d");

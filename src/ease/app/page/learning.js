@@ -1,7 +1,6 @@
 // "8 photos wait to be learned": the panel that learns the named photos of the inbox, under Look and in the Inbox.
 
 import { failure, follow } from "./job.js";
-import { settleDiscarded } from "./review.js";
 import { ask, blob, model } from "./server.js";
 import { waiting } from "./waiting.js";
 import { announce, count, el, find, list, percent, setText } from "./words.js";
@@ -68,7 +67,7 @@ async function start() {
   announce(`Learning ${count(n, "photo")}`);
   showProgress({ state: "queued", progress: 0, message: "Starting", classes: [...new Set(waiting.named.map(({ name }) => name))] }, "");
   try {
-    await settleDiscarded();
+    await waiting.settleDiscarded();
     const photos = await takeAlong();
     const { job } = await ask("inbox/learn", { method: "POST" });
     const ended = await follow({ id: job, state: "queued", progress: 0, message: "", classes: [...new Set(photos.map(({ name }) => name))] }, showProgress);

@@ -14,10 +14,9 @@ const MOST = 9; // as many as there are number keys
 let at = 0; // the photo that is shown, among `here`
 let recent = []; // names given in this session, the newest first
 let done = []; // what can be undone: {named, before} or {discarded}
-const discarded = new Set(); // not yet deleted on the server, so that it can be undone
 let box = null;
 
-const here = () => waiting.photos.filter((photo) => !discarded.has(photo.id));
+const here = () => waiting.photos;
 const knownNames = () => [...new Set([...model.names.keys(), ...waiting.named.map(({ name }) => name)])];
 
 /** The names on the buttons: what the model thinks, then what was given lately, then other classes. */
@@ -33,7 +32,9 @@ function render() {
   setText("inbox-lead", lead(photos.length));
   find("review").hidden = photos.length === 0;
   drawFilm(photos);
-  offerGroups(discarded);
+  offerGroups();
+  const there = new Set(waiting.now?.photos.map(({ id }) => id));
+  done = done.filter((each) => there.has(each.discarded ?? each.named)); // what was learned or deleted is gone
   find("review-undo").disabled = done.length === 0;
   if (!photos.length) return;
   at = Math.max(0, Math.min(at, photos.length - 1));
@@ -142,29 +143,27 @@ async function give(name, confirm = false) {
 function discard() {
   const photo = here()[at];
   if (!photo) return;
-  discarded.add(photo.id);
   done.push({ discarded: photo.id });
+  waiting.discard(photo.id);
   announce("Discarded");
   go(Math.min(at, here().length - 1));
-  render();
 }
 
 async function undo() {
   const last = done.pop();
   if (!last) return announce("Nothing to undo");
   await change(async () => {
-    if (last.discarded) discarded.delete(last.discarded);
+    if (last.discarded) waiting.discard(last.discarded, false);
     else await waiting.name(last.named, last.before, true);
     announce("Taken back");
     go(here().findIndex(({ id }) => id === (last.discarded ?? last.named)));
   });
 }
 
-/** Delete on the server what was discarded: on leaving the view, and before learning. */
-export async function settleDiscarded(options = {}) {
-  const ids = [...discarded];
+/** Called when the view is left: what was discarded is deleted, and cannot be brought back. */
+export async function close(options = {}) {
   done = done.filter((each) => !each.discarded);
-  await Promise.all(ids.map((id) => waiting.remove(id, options).then(() => discarded.delete(id), () => {})));
+  await waiting.settleDiscarded(options);
 }
 
 /** Called when the view is opened. */
@@ -203,5 +202,5 @@ export function setUp() {
   });
   waiting.addEventListener("change", render);
   model.addEventListener("change", render);
-  addEventListener("pagehide", () => settleDiscarded({ keepalive: true, quiet: true }));
+  addEventListener("pagehide", () => close({ keepalive: true, quiet: true }));
 }

@@ -6,12 +6,14 @@ class Waiting extends EventTarget {
   first = new Promise((resolve) => (this.known = resolve)); // until the server has been asked once
   now = null; // null: this server has no inbox, or does not let us see it without the token
 
+  discarded = new Set(); // not yet deleted on the server, so that it can be undone
+
   get on() {
     return Boolean(this.now?.on);
   }
 
   get photos() {
-    return this.now?.photos ?? [];
+    return (this.now?.photos ?? []).filter(({ id }) => !this.discarded.has(id));
   }
 
   get named() {
@@ -42,8 +44,20 @@ class Waiting extends EventTarget {
 
   async remove(id, options = {}) {
     await ask(`inbox/${encodeURIComponent(id)}`, { method: "DELETE", ...options });
-    if (this.now) this.now.photos = this.photos.filter((photo) => photo.id !== id);
+    if (this.now) this.now.photos = this.now.photos.filter((photo) => photo.id !== id);
     this.changed();
+  }
+
+  discard(id, yes = true) {
+    if (yes) this.discarded.add(id);
+    else this.discarded.delete(id);
+    this.changed();
+  }
+
+  /** Delete on the server what was discarded: on leaving the inbox, and before learning. */
+  async settleDiscarded(options = {}) {
+    const ids = [...this.discarded];
+    await Promise.all(ids.map((id) => this.remove(id, options).then(() => this.discarded.delete(id), () => {})));
   }
 
   /** Send a photo with what it shows; returns the id under which it waits. */
