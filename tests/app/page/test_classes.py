@@ -99,6 +99,17 @@ def test_the_history_tells_what_was_learned_and_how_well(fake: FakeServer, visit
     assert "passes" not in shown.lower()
 
 
+def test_the_history_may_arrive_before_the_classes(fake: FakeServer, visit: Any) -> None:
+    page = visit(fake.url + "#classes")
+    page.evaluate("""async () => {
+        const [{model}, {load}] = await Promise.all([import("/assets/server.js"), import("/assets/history.js")]);
+        model.now = null;
+        await load();
+    }""")
+    expect(page.locator("#steps > li")).to_have_count(1)
+    expect(page.locator("#classes-error")).to_be_empty()
+
+
 def test_going_back_asks_first(fake: FakeServer, visit: Any) -> None:
     fake.model.learn({"plum": 10})
     page = visit(fake.url + "#classes")

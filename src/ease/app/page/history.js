@@ -23,7 +23,7 @@ function learned(step) {
 function oneStep(step, later) {
   const item = el("li", { "aria-current": step.current ? "step" : "false" }, el("p", { className: "when" }, atMinute(step.date), step.current ? el("span", { className: "tag" }, "now") : null), el("p", { className: "what" }, learned(step)));
   if (step.measured) item.append(el("p", { className: "muted" }, inWords(step.measured, step.measured.count === 1 ? "photo held back that day was recognised" : "photos held back that day were recognised")));
-  const notes = model.now.tasks.find((task) => task.date === step.date)?.notes ?? [];
+  const notes = model.now?.tasks.find((task) => task.date === step.date)?.notes ?? [];
   item.append(el("details", { className: "fold" }, el("summary", {}, "Details"), el("ul", {}, [[`Generation ${step.generation}`, step.total === undefined ? "" : `${count(step.total, "class", "classes")} in all`, step.what].filter(Boolean).join("; "), ...notes].map((note) => el("li", {}, note)))));
   if (step.current === false) { // earlier acts of learning, whose files are gone, have no way back
     const back = el("button", { type: "button", "aria-label": `Go back to ${atMinute(step.date)}` }, later ? "Go back to this" : "Go forward to this");

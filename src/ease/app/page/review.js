@@ -75,7 +75,7 @@ async function show(image, photo) {
 
 function choiceButton({ name, confidence }, n, photo) {
   const share = confidence === undefined ? null : el("span", { className: "share muted" }, percent(confidence));
-  const button = el("button", { type: "button", "aria-pressed": String(photo.name === name), "aria-keyshortcuts": String(n + 1) }, el("kbd", { "aria-hidden": "true" }, String(n + 1)), classPicture(name), el("span", { className: "name" }, name), share);
+  const button = el("button", { type: "button", "aria-pressed": String(photo.name === name), "aria-keyshortcuts": String(n + 1) }, el("kbd", { "aria-hidden": "true" }, String(n + 1)), classPicture(name), el("span", { className: "who" }, el("span", { className: "name" }, name), share));
   button.onclick = () => give(name);
   return el("li", {}, button);
 }
