@@ -131,7 +131,7 @@ export function removeImage(name, file) {
 export function moveImage(name, file, to) {
   removeImage(name, file);
   const entry = entryOf(to) ?? add(to);
-  put(entry, [file]);
+  entry.files.push(file); // even if a photo there has the same name, size and date: it is another one
   redraw(entry);
 }
 
@@ -143,7 +143,7 @@ export function mergeClasses(one, other) {
   staged = staged.filter((entry) => entry !== from);
   from.row.element.remove();
   const entry = entryOf(to) ?? add(to);
-  put(entry, files);
+  entry.files.push(...files);
   redraw(entry);
 }
 
