@@ -1,7 +1,7 @@
 """A stand-in for `ease serve`: the same addresses and answers, none of the learning.
 
 Jobs move one step each time they are asked about, so nothing here depends on the clock. To look at the page by hand:
-`python -m tests.app.fake_server`.
+`python -m tests.app.fake_server`. The model is in `fake_model.py`, what belongs to the daily loop in `fake_daily.py`.
 """
 
 from __future__ import annotations
@@ -17,119 +17,11 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import ease
+from tests.app.fake_daily import Refused
+from tests.app.fake_model import FakeModel
 
 PAGE = Path(ease.__file__).parent / "app" / "page"
 CSP = "default-src 'self'; img-src 'self' blob: data:"
-MAGIC = (b"\x89PNG", b"\xff\xd8", b"GIF8", b"RIFF", b"BM")
-SCRIPT = [
-    ("running", 0.1, "reading {images} images"),
-    ("running", 0.4, "learning, epoch 2 of 5"),
-    ("running", 0.8, "learning, epoch 4 of 5"),
-    ("done", 1.0, "learned"),
-]
-
-
-class FakeModel:
-    """What the stand-in knows, and the levers tests pull.
-
-    Attributes:
-        token: wanted from those who change the model.
-        calibrated: whether predictions come with an unknown score.
-        thumbnails: class id -> picture.
-        tuned: whether the last learning was asked to take more time.
-        patient: jobs stay where they are while this is set.
-    """
-
-    def __init__(self, known: dict[str, int] | None = None) -> None:
-        self.token: str | None = None
-        self.calibrated = True
-        self.patient = False
-        self.thumbnails: dict[int, bytes] = {}
-        self.tuned: bool | None = None
-        self.classes: list[dict[str, Any]] = []
-        self.tasks: list[dict[str, Any]] = []
-        self.jobs: list[dict[str, Any]] = []
-        self.generation = 1
-        if known:
-            self.learn(known, date="2026-03-02T09:30:00+00:00")
-
-    def learn(
-        self, counts: dict[str, int], *, date: str = "2026-11-16T04:12:00+00:00", notes: tuple[str, ...] = ()
-    ) -> dict[str, Any]:
-        known = {entry["name"]: entry for entry in self.classes}
-        number = len(self.tasks) + 1
-        new = [name for name in counts if name not in known]
-        for name in counts:
-            if name in known:
-                known[name]["count"] += counts[name]
-        ids = max((entry["id"] for entry in self.classes), default=-1) + 1
-        self.classes += [
-            {"id": ids + i, "name": name, "task": number, "count": counts[name]} for i, name in enumerate(new)
-        ]
-        held_out = sum(counts[name] for name in new) // 5
-        self.tasks.append(
-            {
-                "task": number,
-                "date": date,
-                "classes": new,
-                "extended": [name for name in counts if name in known],
-                "images": sum(counts.values()) - held_out,
-                "held_out": held_out,
-                "accuracy": 87.5 if held_out else None,
-                "notes": list(notes),
-            }
-        )
-        self.generation += 1
-        return self.tasks[-1]
-
-    def step(self, job: dict[str, Any]) -> dict[str, Any]:
-        """Move a job one step along its script."""
-        if job["state"] in ("queued", "running") and not self.patient:
-            job["state"], job["progress"], message = SCRIPT[job["at"]]
-            job["message"] = message.format(images=sum(job["counts"].values()))
-            job["at"] += 1
-            if job["state"] == "running" and any("fail" in name for name in job["counts"]):
-                job.update(
-                    state="failed", error="there is no room left on the disk: free some, then teach again"
-                )
-            if job["state"] == "done":
-                note = f"{sum(job['counts'].values())} images, 2 of them twice: one copy of each was used"
-                job["learned"] = self.learn(job["counts"], notes=(note,))
-                job["generation"] = self.generation
-        return job
-
-    def entry(self, number: str) -> dict[str, Any]:
-        for entry in self.classes:
-            if str(entry["id"]) == number:
-                return entry
-        raise Refused(404, f"there is no class {number}: ask /classes for those there are")
-
-    def predict(self, file: str, content: bytes) -> dict[str, Any]:
-        if not content.startswith(MAGIC):
-            raise Refused(400, f"'{file}' is not an image that can be read: send a JPEG, PNG or WebP")
-        if not self.classes:
-            raise Refused(409, "the model knows no class yet: teach it some first")
-        strange = "strange" in file
-        start = sum(content) % len(self.classes)
-        order = (self.classes[start:] + self.classes[:start])[:5]
-        shares = (0.31, 0.24, 0.2, 0.15, 0.1) if strange else (0.824, 0.11, 0.05, 0.014, 0.002)
-        return {
-            "file": file,
-            "unknown": (0.83 if strange else 0.07) if self.calibrated else None,
-            "is_unknown": strange and self.calibrated,
-            "classes": [
-                {"name": entry["name"], "confidence": share}
-                for entry, share in zip(order, shares, strict=False)
-            ],
-        }
-
-
-class Refused(Exception):  # noqa: N818
-    """An error answer: status and sentence."""
-
-    def __init__(self, status: int, sentence: str) -> None:
-        super().__init__(sentence)
-        self.status = status
 
 
 def form_parts(content_type: str, body: bytes) -> list[tuple[str, str | None, bytes]]:
@@ -154,7 +46,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def _answer(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        path = unquote(urlsplit(self.path).path)
+        path = unquote(urlsplit(self.path).path).removeprefix(self.server.prefix)
         self.server.seen.append(f"{self.command} {path}")
         try:
             with self.server.lock:
@@ -184,10 +76,15 @@ class Handler(BaseHTTPRequestHandler):
         model = self.server.model
         if path.startswith("/thumbnails/"):
             return "image/png", model.thumbnails[int(path.rpartition("/")[2])]
-        if self.command != "GET" and path != "/predict":
+        if (self.command != "GET" and path not in ("/predict", "/explain")) or path.startswith("/inbox"):
             self._check_token()
-        answer = self._model(path, body)
-        if path == "/learn":
+        if self.command == "GET" and path.startswith("/inbox/"):
+            content, kind = model.pictures[model.photo(path.split("/")[2])["id"]]
+            return kind, content
+        answer = self._daily(path, body) if model.optional else None
+        if answer is None:
+            answer = self._model(path, body)
+        if path in ("/learn", "/inbox/learn"):
             return "accepted", json.dumps(answer).encode()
         return "application/json", json.dumps(answer).encode()
 
@@ -241,7 +138,39 @@ class Handler(BaseHTTPRequestHandler):
                 return {"generation": model.generation, "name": entry["name"], "moved": 0.0}
             case ["PATCH", "classes", number]:
                 return self._rename(model.entry(number), json.loads(body)["name"])
+            case ["POST", "rollback"]:
+                return model.go_back(json.loads(body)["generation"])
         raise Refused(404, f"there is no {path}")
+
+    def _daily(self, path: str, body: bytes) -> Any:
+        """The routes of the daily loop; None for any other."""
+        model, kind = self.server.model, self.headers.get("Content-Type", "")
+        match [self.command, *path.strip("/").split("/")]:
+            case ["GET", "inbox"]:
+                return model.inbox()
+            case ["POST", "inbox", "learn"]:
+                return self._begin(model.named_counts(), inbox=True)
+            case ["PATCH", "inbox", number]:
+                wanted = json.loads(body)
+                return model.name(number, wanted["name"], wanted.get("confirm", False))
+            case ["DELETE", "inbox", number]:
+                return model.discard(number)
+            case ["POST", "feedback" | "explain" as what]:
+                parts = {name: (file or "", data) for name, file, data in form_parts(kind, body)}
+                file, content = parts["image"]
+                fields = {name: data.decode() for name, (_, data) in parts.items() if name != "image"}
+                if what == "feedback":
+                    return model.feedback(content, fields["name"], fields.get("confirm") == "true")
+                return model.explain(model.predict(file, content), fields.get("name"))
+            case ["POST", "check"]:
+                return model.check(
+                    [file for name, file, _ in form_parts(kind, body) if name == "image" and file]
+                )
+            case ["GET", "history"]:
+                return model.history()
+            case ["GET", "activity"]:
+                return model.activity()
+        return None
 
     def _rename(self, entry: dict[str, Any], name: str) -> dict[str, Any]:
         model = self.server.model
@@ -274,6 +203,10 @@ class Handler(BaseHTTPRequestHandler):
         model.tuned = fields.get("tune") == "true"
         if known and fields["extend"] != "true":
             raise Refused(409, f"class '{known[0]}' is known already: rename it, or extend it")
+        return self._begin(counts)
+
+    def _begin(self, counts: dict[str, int], *, inbox: bool = False) -> dict[str, Any]:
+        model = self.server.model
         job = {
             "id": f"job{len(model.jobs) + 1}",
             "state": "queued",
@@ -285,6 +218,7 @@ class Handler(BaseHTTPRequestHandler):
             "learned": None,
             "error": None,
             "counts": counts,
+            "inbox": inbox,
             "at": 0,
         }
         model.jobs.append(job)
@@ -296,10 +230,10 @@ class FakeServer(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, model: FakeModel, port: int = 0) -> None:
+    def __init__(self, model: FakeModel, port: int = 0, prefix: str = "") -> None:
         super().__init__(("127.0.0.1", port), Handler)
-        self.model, self.lock, self.seen = model, threading.Lock(), list[str]()
-        self.url = f"http://127.0.0.1:{self.server_address[1]}/"
+        self.model, self.lock, self.seen, self.prefix = model, threading.Lock(), list[str](), prefix
+        self.url = f"http://127.0.0.1:{self.server_address[1]}{prefix}/"
 
     def __enter__(self) -> FakeServer:
         threading.Thread(target=self.serve_forever, args=(0.05,), daemon=True).start()

@@ -1,17 +1,28 @@
-// The page of `ease serve`: three views, of which one is shown at a time, and what they share.
+// The page of `ease serve`: four views, of which one is shown at a time, and what they share.
 
+import * as activity from "./activity.js";
 import * as known from "./classes.js";
-import * as predicting from "./predict.js";
+import * as history from "./history.js";
+import * as learning from "./learning.js";
+import * as looking from "./look.js";
 import { chosen, dropped } from "./pictures.js";
+import * as review from "./review.js";
 import { model } from "./server.js";
 import * as stage from "./stage.js";
 import * as teaching from "./teach.js";
+import { waiting } from "./waiting.js";
 import { classes, find, setText } from "./words.js";
 
-const VIEWS = ["predict", "teach", "classes"];
+const VIEWS = ["look", "inbox", "teach", "classes"];
 const current = () => VIEWS.find((name) => !find(`view-${name}`).hidden);
 
+/** What a view loads when it is opened, and does when it is left. */
+const opened = { inbox: review.open, classes: () => Promise.all([history.load(), activity.load()]) };
+const left = { inbox: () => review.close() };
+
 function show(name, { focus = true } = {}) {
+  const before = current();
+  if (before !== name) left[before]?.();
   for (const each of VIEWS) find(`view-${each}`).hidden = each !== name;
   for (const link of document.querySelectorAll("nav a")) {
     if (link.hash === `#${name}`) link.setAttribute("aria-current", "page");
@@ -19,12 +30,13 @@ function show(name, { focus = true } = {}) {
   }
   const title = find(`${name}-title`);
   document.title = `${title.textContent} · ease`;
+  opened[name]?.().catch((error) => setText(`${name}-error`, error.message));
   if (!focus) return;
   scrollTo(0, 0);
   title.focus({ preventScroll: true });
 }
 
-const named = () => VIEWS.find((name) => location.hash === `#${name}`) ?? current() ?? "predict";
+const named = () => VIEWS.find((name) => location.hash === `#${name}`) ?? current() ?? "look";
 
 /** Show a view at once: the browser reports the new address later, and must find the view, and the focus, in place. */
 function open(name) {
@@ -32,10 +44,10 @@ function open(name) {
   location.hash = name;
 }
 
-/** Files that are dropped or pasted go to the open view; on the list of classes they open the view for teaching. */
+/** Files that are dropped or pasted go to the open view; in the others they open the one for teaching. */
 function receive(found) {
-  if (current() === "predict") return predicting.predict(found.map(({ file }) => file));
-  if (current() === "classes") open("teach");
+  if (current() === "look") return looking.look(found.map(({ file }) => file));
+  if (current() !== "teach") open("teach");
   stage.take(found);
 }
 
@@ -59,8 +71,8 @@ function listenForDrops() {
 }
 
 function showState() {
-  const { classes: all, generation } = model.now;
-  setText("state", all.length ? `${classes(all.length)} · generation ${generation}` : "Knows no class yet");
+  const { classes: all } = model.now;
+  setText("state", all.length ? `Knows ${classes(all.length)}` : "Knows no class yet");
   for (const step of document.querySelectorAll(".first-step")) step.hidden = all.length > 0;
 }
 
@@ -78,7 +90,10 @@ async function loadModel() {
 }
 
 model.addEventListener("change", showState);
-predicting.setUp();
+model.addEventListener("change", () => current() === "classes" && opened.classes().catch(() => {}));
+looking.setUp();
+learning.setUp(looking.askAgain);
+review.setUp();
 known.setUp((name) => {
   open("teach");
   stage.extend(name);
@@ -93,6 +108,7 @@ document.querySelector(".skip").addEventListener("click", (event) => {
 });
 document.addEventListener("visibilitychange", () => document.hidden || model.reload().catch(() => {}));
 show(named(), { focus: false });
+waiting.reload({ quiet: true }).catch(() => waiting.changed()); // without an inbox the rest still works
 loadModel().catch((error) => {
   setText("state", "No model");
   setText(`${current()}-error`, error.message);

@@ -40,14 +40,30 @@ async function reach(path, { json, ...options }) {
   }
 }
 
-/** The JSON at a path. A 401 asks the user for the token and tries again. */
-export async function ask(path, options = {}) {
+/** The response at a path. A 401 asks the user for the token and tries again, unless `quiet`. */
+async function response(path, { quiet = false, ...options }) {
   for (;;) {
-    const response = await reach(path, options);
-    if (response.ok) return response.json();
-    const sentence = await sentenceOf(response);
-    if (response.status === 401 && (await askForToken(sentence))) continue;
-    throw new Refusal(sentence, response.status);
+    const answer = await reach(path, options);
+    if (answer.ok) return answer;
+    const sentence = await sentenceOf(answer);
+    if (answer.status === 401 && !quiet && (await askForToken(sentence))) continue;
+    throw new Refusal(sentence, answer.status);
+  }
+}
+
+/** The JSON at a path. */
+export const ask = async (path, options = {}) => (await response(path, options)).json();
+
+/** The content of a photo; an <img> could not send the token. */
+export const blob = async (path) => (await response(path, {})).blob();
+
+/** The JSON at a path that some servers do not have; null for those. */
+export async function optional(path, options = {}) {
+  try {
+    return await ask(path, options);
+  } catch (error) {
+    if ([404, 405, 501].includes(error.status)) return null;
+    throw error;
   }
 }
 

@@ -1,22 +1,21 @@
 // The classes that are about to be taught, with names and images, before anything is sent.
 
+import * as audit from "./audit.js";
+import { clean } from "./names.js";
 import { model } from "./server.js";
-import { isPicture, preview } from "./pictures.js";
-import { announce, classes, count, el, find, setText } from "./words.js";
-
-const SHOWN = 7; // previews per class
-const FEW = 5; // with fewer images a note recommends more
-const FORBIDDEN = /^\.|[/\\"\p{Cc}]/u; // not possible in the name of an uploaded file
-
-const clean = (name) => name.normalize("NFC").trim().replace(/\s+/g, " "); // macOS gives NFD
+import { isPicture } from "./pictures.js";
+import { makeRow, missing, refreshRow } from "./stagerow.js";
+import { announce, classes, count, find, setText } from "./words.js";
 
 let next = 0;
 let staged = []; // {key, name, files, row}
 let adding = null; // the class that chosen images go to
+let checked = false; // whether the labels of exactly these images have been looked at
 
 /** Add files, each to the class named like its folder; those without one go to a class without a name. */
 export function take(found, into = null) {
   setText("teach-error");
+  checked = false;
   const pictures = found.filter(({ file }) => isPicture(file));
   const odd = found.length - pictures.length;
   const groups = new Map();
@@ -37,6 +36,15 @@ export function take(found, into = null) {
   if (touched && !touched.name) touched.row.field.focus();
 }
 
+/** A new class without a name, for images that are chosen together. */
+export const fresh = () => add("");
+
+/** Add the photos of the camera to the class of this name, or to a new one without a name. */
+export function takeShots(name, files) {
+  const called = clean(name);
+  take(files.map((file) => ({ file, folder: null })), (called && staged.find((entry) => entry.name === called)) || add(called));
+}
+
 /** Add a known class without images, so that images can be added to it. */
 export function extend(name) {
   const entry = staged.find((each) => each.name === name) ?? add(name);
@@ -55,7 +63,7 @@ function put(entry, files) {
 
 function add(name) {
   const entry = { key: (next += 1), name, files: [] };
-  entry.row = makeRow(entry);
+  entry.row = makeRow(entry, { changed: refresh, settle, drop, more: addTo });
   staged.push(entry);
   find("stage-list").append(entry.row.element);
   return entry;
@@ -70,35 +78,9 @@ function drop(entry) {
   (staged[Math.min(at, staged.length - 1)]?.row.field ?? find("teach-choose")).focus();
 }
 
-function makeRow(entry) {
-  const id = `class-${entry.key}`;
-  const field = el("input", { id, type: "text", value: entry.name, autocomplete: "off", maxLength: 100, placeholder: "Name of the class", "aria-describedby": `${id}-note` });
-  const number = el("span", { className: "number" });
-  const thumbs = el("div", { className: "thumbs", "aria-hidden": "true" });
-  const note = el("p", { className: "row-note", id: `${id}-note` });
-  const more = el("button", { type: "button", className: "plain" }, "Add images");
-  const away = el("button", { type: "button", className: "plain" }, "Remove");
-  field.oninput = () => {
-    entry.name = clean(field.value);
-    refresh();
-  };
-  field.onchange = () => settle(entry);
-  more.onclick = () => {
-    adding = entry;
-    find("teach-files").click();
-  };
-  away.onclick = () => drop(entry);
-  const element = el(
-    "li",
-    { className: "staged" },
-    el("label", { className: "unseen", for: id }, "Name of the class"),
-    field,
-    number,
-    el("div", { className: "actions" }, more, away),
-    thumbs,
-    note,
-  );
-  return { element, field, number, thumbs, note, more, away, shown: 0 };
+function addTo(entry) {
+  adding = entry;
+  find("teach-files").click();
 }
 
 /** After a name was entered: if another staged class has it, merge the two. */
@@ -113,23 +95,6 @@ function settle(entry) {
   refresh();
 }
 
-/** What is missing before this class can be sent, or null. */
-function missing(entry) {
-  if (!entry.name) return "Enter a name.";
-  if (FORBIDDEN.test(entry.name)) return "A name cannot start with a dot or contain / \\ or \".";
-  if (!entry.files.length) return "Add images.";
-  return null;
-}
-
-function remark(entry) {
-  const old = model.names.get(entry.name);
-  if (old) return `Known already: these images are added to the ${count(old.count, "image")} it was learned from.`;
-  const alike = [...model.names.keys()].find((name) => name.toLowerCase() === entry.name.toLowerCase());
-  if (alike) return `This is a new class, but there is also “${alike}”. Use exactly that name to add images to it.`;
-  if (entry.files.length && entry.files.length < FEW) return "Very few images. Ten or more give better results.";
-  return "";
-}
-
 function refresh() {
   for (const entry of staged) refreshRow(entry);
   find("stage").hidden = staged.length === 0;
@@ -142,24 +107,6 @@ function refresh() {
   privacy();
 }
 
-function refreshRow({ row, ...entry }) {
-  row.number.textContent = count(entry.files.length, "image");
-  row.note.textContent = [remark(entry), missing(entry)].filter(Boolean).join(" ");
-  row.note.classList.toggle("bad", FORBIDDEN.test(entry.name)); // what is missing is reported at the start
-  row.element.classList.toggle("again", model.names.has(entry.name));
-  const called = entry.name || "the class without a name";
-  row.more.setAttribute("aria-label", `Add images to ${called}`);
-  row.away.setAttribute("aria-label", `Remove ${called}`);
-  for (; row.shown < Math.min(SHOWN, entry.files.length); row.shown += 1) {
-    const canvas = el("canvas", { width: 112, height: 112 });
-    row.thumbs.append(canvas);
-    preview(entry.files[row.shown], canvas);
-  }
-  const rest = entry.files.length - row.shown;
-  row.thumbs.querySelector(".rest")?.remove();
-  if (rest > 0) row.thumbs.append(el("span", { className: "rest" }, `+${rest}`));
-}
-
 function privacy() {
   const kept = find("keep-thumbnails").checked;
   setText(
@@ -170,24 +117,72 @@ function privacy() {
   );
 }
 
+const entryOf = (name) => staged.find((entry) => entry.name === name);
+
+/** Take one image away from a class, and the class too if it was its last. */
+export function removeImage(name, file) {
+  const entry = entryOf(name);
+  if (!entry) return;
+  entry.files = entry.files.filter((each) => each !== file);
+  redraw(entry);
+}
+
+/** Put an image into another class, which is staged if it is not yet. */
+export function moveImage(name, file, to) {
+  removeImage(name, file);
+  const entry = entryOf(to) ?? add(to);
+  entry.files.push(file); // even if a photo there has the same name, size and date: it is another one
+  redraw(entry);
+}
+
+/** Make two classes one; a known class that is not staged takes the images of the other. */
+export function mergeClasses(one, other) {
+  const [from, to] = entryOf(other) ? [entryOf(other), one] : [entryOf(one), other];
+  if (!from) return;
+  const files = from.files;
+  staged = staged.filter((entry) => entry !== from);
+  from.row.element.remove();
+  const entry = entryOf(to) ?? add(to);
+  entry.files.push(...files);
+  redraw(entry);
+}
+
+function redraw(entry) {
+  entry.row.thumbs.replaceChildren();
+  entry.row.shown = 0;
+  if (!entry.files.length) {
+    staged = staged.filter((each) => each !== entry);
+    entry.row.element.remove();
+  }
+  refresh();
+}
+
+export const isChecked = () => checked;
+export const markChecked = () => (checked = true);
+
+/** The classes as they are staged, if nothing is missing; otherwise null, and what is missing is shown. */
+export function ready() {
+  const stuck = staged.find((entry) => missing(entry));
+  if (!stuck) return staged.map(({ name, files }) => ({ name, files: [...files] }));
+  stuck.row.field.setAttribute("aria-invalid", "true");
+  stuck.row.note.textContent = missing(stuck);
+  stuck.row.note.classList.add("bad");
+  setText("teach-error", stuck.name ? `“${stuck.name}” is not ready. ${missing(stuck)}` : "One class has no name yet.");
+  (stuck.files.length || !stuck.name ? stuck.row.field : stuck.row.more).focus();
+  return null;
+}
+
 /** Return the classes to send and clear the stage; null if something is missing, which is then shown. */
 export function handOver() {
-  const stuck = staged.find((entry) => missing(entry));
-  if (stuck) {
-    stuck.row.field.setAttribute("aria-invalid", "true");
-    stuck.row.note.textContent = missing(stuck);
-    stuck.row.note.classList.add("bad");
-    setText("teach-error", stuck.name ? `“${stuck.name}” is not ready. ${missing(stuck)}` : "One class has no name yet.");
-    (stuck.files.length || !stuck.name ? stuck.row.field : stuck.row.more).focus();
-    return null;
-  }
-  const plan = { classes: staged.map(({ name, files }) => ({ name, files })) };
+  const all = ready();
+  if (!all) return null;
+  const plan = { classes: all };
   plan.extend = plan.classes.some(({ name }) => model.names.has(name));
   clear();
   return plan;
 }
 
-/** After a failure: put the classes of a plan back, beside those staged meanwhile. */
+/** After a failure or a cancellation: put the classes of a plan back, beside those staged meanwhile. */
 export function takeBack(plan) {
   for (const { name, files } of plan.classes) put(staged.find((entry) => entry.name === name) ?? add(name), files);
   refresh();
@@ -195,6 +190,7 @@ export function takeBack(plan) {
 
 function clear() {
   staged = [];
+  audit.hide();
   find("stage-list").replaceChildren();
   setText("teach-note");
   setText("teach-error");

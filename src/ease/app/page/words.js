@@ -52,6 +52,7 @@ const read = (iso, format) => {
   return Number.isNaN(date.getTime()) ? String(iso) : format.format(date);
 };
 export const onDay = (iso) => read(iso, day);
+export const shortDay = (iso) => read(iso, new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short" }));
 export const atMinute = (iso) => read(iso, minute);
 
 /** "apple, pear and plum"; a long list is cut. */
@@ -60,8 +61,9 @@ export function list(names, most = 8) {
   return names.length < 2 ? names.join("") : `${names.slice(0, -1).join(", ")} and ${names.at(-1)}`;
 }
 
-/** The accuracy on held-out images after learning; `when` says at which time. */
+/** How many photos that were held back were recognised after learning; `when` says at which time. */
 export function measured(task, when) {
-  if (task.accuracy === null || !task.held_out) return "accuracy not measured: no image was held out";
-  return `${task.accuracy.toFixed(1)}${GAP}% of ${count(task.held_out, "held-out image")} recognised ${when}`;
+  if (task.accuracy === null || !task.held_out) return "no photo was held back, so nothing was measured";
+  const right = Math.round((task.accuracy * task.held_out) / 100);
+  return `${right} of ${count(task.held_out, "photo")} held back ${task.held_out === 1 ? "was" : "were"} recognised ${when}`;
 }
