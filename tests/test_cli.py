@@ -429,7 +429,7 @@ def test_output_that_cannot_be_written_is_an_error_and_no_traceback(words: list[
         done = subprocess.run([sys.executable, "-m", "ease", *words], **pipes, text=True)
     assert done.returncode == 2
     if stream == "stdout":
-        assert "the disk is full" in refused(done)
+        assert "the output cannot be written" in refused(done)
 
 
 def test_damaged_images_say_no_more_than_one_line(tmp_path: Path) -> None:
@@ -450,3 +450,11 @@ def test_damaged_images_say_no_more_than_one_line(tmp_path: Path) -> None:
         str(tmp_path / "m"),
     ]
     assert "cannot be read" in refused(subprocess.run(words, capture_output=True, text=True))
+
+
+def test_a_misspelt_setting_without_a_value_is_refused_too(tmp_path: Path) -> None:
+    for text in ("epoch=", "epoch=null"):
+        words = ["run", "--dataset", "digits", "--method", "ease", "--set", text, "--out", tmp_path / "o"]
+        assert "did you mean 'epochs'?" in refused(ease(*words))
+    words = ["run", "--dataset", "digits", "--protocol", "B0 Inc-1", "--out", tmp_path / "o"]
+    assert "is not of the form" in refused(ease(*words))

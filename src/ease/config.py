@@ -195,7 +195,7 @@ def resolve(
         values |= {k: v for k, v in {**nested, **source}.items() if k != "settings" and v is not None}
     method = find_method(str(values.get("method", RunConfig.model_fields["method"].default)))
     known = [*RunConfig.model_fields, *method.Settings.model_fields]
-    for key, value in values.items():
+    for key, value in {**single, **values}.items():  # also one that was given without a value
         if key not in known:
             raise unknown(f"setting for method '{method.name}'", str(key), known)
         _check_size(key, value)

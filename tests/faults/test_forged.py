@@ -172,3 +172,15 @@ def test_a_model_that_says_nothing_wrong_opens(strata: Path, ease_model: Path, t
             "one",
             "two",
         ]
+
+
+@pytest.mark.parametrize("wrong", ["x", None, [], {}])
+def test_settings_of_a_subspace_that_only_a_prediction_would_find_are_refused_when_it_is_opened(
+    ease_model: Path, tmp_path: Path, wrong: Any
+) -> None:
+    def change(manifest: dict[str, Any]) -> None:
+        manifest["learner"]["subspaces"][0]["config"]["scale"] = wrong
+
+    path = forged(ease_model, tmp_path / "model", change)
+    with pytest.raises(EaseError, match="does not make sense"):
+        Classifier.open(path)

@@ -27,7 +27,7 @@ def tiny(classes: int = 5, per_class: int = 2, keep_order: bool = False) -> Data
     ("protocol", "classes", "sizes"),
     [
         ("B0 Inc5", 20, [5, 5, 5, 5]),
-        ("B-0 Inc-5", 20, [5, 5, 5, 5]),
+        ("B0-Inc5", 20, [5, 5, 5, 5]),
         ("b0 inc5", 12, [5, 5, 2]),
         ("B0,Inc5", 5, [5]),
         ("b_50-INC 10", 100, [50, 10, 10, 10, 10, 10]),

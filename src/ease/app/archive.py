@@ -159,6 +159,11 @@ def unpack(archive: Path, folder: Path) -> PackedModel:
         index = _index(opened, members, archive)
         raw = _read(opened, members[MANIFEST], index[MANIFEST], archive)
         manifest = decode_manifest(raw, Path(f"{archive}/{MANIFEST}"))
+        sizes = manifest.learner.get("task_sizes")
+        if not isinstance(sizes, list) or sum(s for s in sizes if isinstance(s, int)) != len(
+            manifest.classes
+        ):
+            raise _refused(archive, "its manifest contradicts itself about the classes")
         stored = manifest.files
         wanted: dict[str, FileEntry] = {entry.path: entry for entry in stored.values()}
         if any(wanted[entry.path] != entry for entry in stored.values()):

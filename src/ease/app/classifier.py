@@ -32,6 +32,7 @@ from ease.methods import (
     Files,
     Learner,
     backbone_of,
+    check_answers,
     extendable,
     find_method,
     forgettable,
@@ -196,7 +197,7 @@ class Classifier:
                 Transforms(frozen.pixels, augmentation),
                 seed=1993 if manifest.seed is None else manifest.seed,
             )
-            learner, manifest = restore_learner(directory, engine)
+            learner, manifest = _restored(directory, engine)
             return cls(directory, engine, learner, manifest, budget, weights)
 
     @classmethod
@@ -243,13 +244,13 @@ class Classifier:
         if self._directory.manifest().generation == self.generation:
             return False
         with making_sense(self._directory):
-            self._load(*restore_learner(self._directory, self._engine))
+            self._load(*_restored(self._directory, self._engine))
         return True
 
     def reopened(self) -> Classifier:
         """The current generation as a second object on the same backbone; this object is not changed."""
         with making_sense(self._directory):
-            learner, manifest = restore_learner(self._directory, self._engine)
+            learner, manifest = _restored(self._directory, self._engine)
             return Classifier(
                 ModelDirectory(self.path), self._engine, learner, manifest, self._budget, self._weights
             )
@@ -691,7 +692,7 @@ class Classifier:
         """Go back to an earlier generation. Later ones are kept, and can be restored the same way."""
         with self._changing():
             self._directory.rollback(generation)
-            self._load(*restore_learner(self._directory, self._engine))
+            self._load(*_restored(self._directory, self._engine))
 
     def generations(self) -> list[int]:
         """Numbers of the generations that `rollback` can go to."""
@@ -712,7 +713,7 @@ class Classifier:
                     self._load(type(self._learner)(self._engine, settings), _empty_manifest(self._augment))
                 else:
                     with making_sense(self._directory):
-                        self._load(*restore_learner(self._directory, self._engine))
+                        self._load(*_restored(self._directory, self._engine))
                 raise
             finally:
                 self._engine.progress = Quiet()
@@ -751,6 +752,13 @@ class Classifier:
         if name not in self.classes:
             raise unknown("class", name, self.classes)
         return self.classes.index(name)
+
+
+def _restored(directory: ModelDirectory, engine: Engine) -> tuple[Learner, Manifest]:
+    """The learner of the current generation, which is known to answer."""
+    learner, manifest = restore_learner(directory, engine)
+    check_answers(directory, learner)
+    return learner, manifest
 
 
 def _empty_manifest(augment: str) -> Manifest:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import logging
 import os
@@ -124,6 +125,11 @@ def main() -> None:
     except OSError as error:
         if debug:
             raise
+        if error.filename is None and error.errno in (errno.ENOSPC, errno.EIO, errno.EFBIG):
+            reason = os.strerror(error.errno).lower()
+            _fail(
+                f"error: the output cannot be written ({reason}); what the command has changed stays changed"
+            )
         _fail(f"error: {explain('use', error.filename or 'a file', error)}")
     except Exception as error:
         if type(error).__name__ == "Abort":  # Ctrl-C in older versions of typer

@@ -33,6 +33,7 @@ from ease.methods._registry import faults, find_method, method_title, methods, r
 from ease.methods._saving import (
     backbone_fields,
     backbone_of,
+    check_answers,
     class_fields,
     making_sense,
     open_model,
@@ -65,6 +66,7 @@ __all__ = [
     "TunedHead",
     "backbone_fields",
     "backbone_of",
+    "check_answers",
     "class_fields",
     "compactable",
     "current_settings",

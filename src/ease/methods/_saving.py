@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from ease.backbone import Backbone
 from ease.backbone.zoo import load_backbone
@@ -148,6 +149,17 @@ def restore_learner(
     return learner, manifest
 
 
+def check_answers(directory: ModelDirectory, learner: Learner) -> None:
+    """Refuse a model that cannot answer: it scores one empty image, which finds whatever a forged file got past."""
+    if not learner.classes:
+        return
+    side = learner.backbone.pixels.size
+    with making_sense(directory):
+        scores = learner.logits(torch.zeros(1, 3, side, side, device=learner.backbone.device))
+        if scores.shape != (1, learner.classes):
+            raise ValueError(f"it has {scores.shape[-1]} scores for {learner.classes} classes")
+
+
 def _files_of_learner(generation: Generation) -> Files:
     """The files that the method itself wrote, without thumbnails and exemplars."""
     others = set(generation.manifest.kept_images.values())
@@ -237,4 +249,6 @@ def open_model(
     directory = ModelDirectory(path)
     backbone = backbone_of(directory, weights)
     engine = Engine(backbone, Transforms(backbone.pixels), fabric=fabric, batch_size=batch_size)
-    return restore_learner(directory, engine)
+    learner, manifest = restore_learner(directory, engine)
+    check_answers(directory, learner)
+    return learner, manifest

@@ -347,7 +347,7 @@ def _right(path: Path, stage: int) -> tuple[np.ndarray, np.ndarray]:
         # Images that occur twice have equal hashes and predictions; their labels may still differ.
         order = np.lexsort((right, ids))
         return ids[order], right[order]
-    except (OSError, KeyError, ValueError, IndexError, EOFError, zipfile.BadZipFile) as error:
+    except (OSError, LookupError, TypeError, ValueError, EOFError, zipfile.BadZipFile) as error:
         raise EaseError(f"{path} is damaged: restore it, or move it away to compare without it") from error
 
 

@@ -19,14 +19,14 @@ SEED = 1993
 ORDER_LIMIT = 2**24
 """Largest size of a class order file, in bytes."""
 
-_PROTOCOL = re.compile(r"\s*b[\s_-]*([0-9]{1,9})[\s,_-]*inc[\s_-]*([0-9]{1,9})\s*", re.IGNORECASE)
+_PROTOCOL = re.compile(r"\s*b[\s_]*([0-9]{1,9})[\s,_-]*inc[\s_]*([0-9]{1,9})\s*", re.IGNORECASE)
 
 
 def parse(protocol: str) -> tuple[int, int]:
     """Read a protocol.
 
     Args:
-        protocol: `B<m> Inc<n>`. Case, spaces and hyphens do not matter.
+        protocol: `B<m> Inc<n>`. Case and spaces do not matter, nor does a hyphen between the two parts.
 
     Returns:
         m, the number of classes of the first task (0: as many as in the others), and n, that of the other tasks.
