@@ -180,12 +180,16 @@ def remove_abandoned(path: Path) -> None:
     """Remove the temporary files and folders of `path` that writers left beside it when they were killed.
 
     One whose writer lives is left alone: it is a process of this machine, or one of another machine that holds a lock.
+    A folder of this very process that holds no lock was left by a writer that failed and could not remove it.
     """
     if fcntl is None:
         return
     for left in path.parent.glob(f".{glob.escape(path.name)}.tmp-*-*"):
         writer = re.fullmatch(r".+\.tmp-([0-9]{1,10})-[0-9a-f]+", left.name, re.DOTALL)
-        if writer is None or _is_alive(int(writer[1])):
+        if writer is None:
+            continue
+        failed_here = int(writer[1]) == os.getpid() and left.is_dir()
+        if _is_alive(int(writer[1])) and not failed_here:
             continue
         with contextlib.suppress(OSError):
             handle = os.open(left, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)

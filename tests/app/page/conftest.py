@@ -58,7 +58,7 @@ def real(original: Path, tmp_path: Path) -> Iterator[str]:
     from tests.app.serving import InThread
 
     model = Path(shutil.copytree(original, tmp_path / "served" / "model"))
-    with Service(model, start=InThread, log=Log(io.StringIO())) as service:
+    with Service(model, start=InThread, inbox=True, collect_unsure=20, log=Log(io.StringIO())) as service:
         server = uvicorn.Server(uvicorn.Config(make_app(service), port=0, lifespan="off", log_level="error"))
         thread = threading.Thread(target=server.run)
         thread.start()
