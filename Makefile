@@ -9,7 +9,7 @@ METHODS := strata ease simplecil finetune
 WORKERS ?= $(shell nproc 2>/dev/null || echo 2)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint docs bench faults fuzz soak clean
+.PHONY: help setup demo test lint docs bench faults fuzz soak second clean
 
 help: ## print this help
 	@echo "ease: class-incremental learning with a frozen ViT"
@@ -57,6 +57,10 @@ fuzz: $(READY) ## fuzz files, requests and settings for SECONDS=60 under a memor
 MINUTES ?= 2
 soak: $(READY) ## disturb a real server and its clients for MINUTES=2
 	$(BIN)/python -m campaign.soak --minutes $(MINUTES)
+
+SEED ?= 1
+second: $(READY) ## inputs by a tester who had not read the code (about 30 minutes); SEED=1
+	OMP_NUM_THREADS=1 $(BIN)/python -m campaign.second --seed $(SEED)
 
 clean: ## remove .venv, caches and demo results
 	rm -rf $(VENV) $(DEMO) site build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
