@@ -113,14 +113,17 @@ def summary(rows: list[dict]) -> dict:
     families: dict[str, dict] = {}
     for row in rows:
         facts = families.setdefault(
-            row["family"], {"inputs": 0, "codes": Counter(), "violations": 0, "peak_mb": 0, "slowest": 0}
+            row["family"],
+            {"inputs": 0, "codes": Counter(), "violations": 0, "of_style": 0, "peak_mb": 0, "slowest": 0},
         )
         if row.get("skipped"):
             facts["skipped"] = facts.get("skipped", 0) + 1
             continue
         facts["inputs"] += row["inputs"]
         facts["codes"][str(row["code"])] += row["inputs"]
-        facts["violations"] += bool(row["violations"])
+        only_style = all(text.startswith("style: ") for text in row["violations"])
+        facts["violations"] += bool(row["violations"]) and not only_style
+        facts["of_style"] += bool(row["violations"]) and only_style
         facts["peak_mb"] = max(facts["peak_mb"], row["memory"] >> 20)
         facts["slowest"] = max(facts["slowest"], row["seconds"])
     return {

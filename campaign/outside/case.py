@@ -273,9 +273,9 @@ def judge(
                 f"exit 2 with {len(errors)} error lines and {len(others)} others: {err.strip()[:300]!r}"
             )
         elif len(errors[0]) > 1500:
-            wrong.append(f"error line of {len(errors[0])} characters")
+            wrong.append(f"style: error line of {len(errors[0])} characters")
         elif INTERNAL.search(errors[0]):
-            wrong.append(f"message speaks of internals: {errors[0][:300]}")
+            wrong.append(f"style: message speaks of internals: {errors[0][:300]}")
     if case.expect == "refused" and code == 0:
         wrong.append(f"accepted, should be refused: {out.strip()[:200]!r}")
     if case.expect == "accepted" and code != 0:

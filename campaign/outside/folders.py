@@ -53,7 +53,7 @@ def cases(seed: int, fixtures: Fixtures) -> list[Case]:
 
     every = list(commands)
     for name in NAMES:
-        raw = name.encode() if isinstance(name, str) else name
+        raw = (name.encode() if isinstance(name, str) else name).replace(b"/", "∕".encode())
 
         def named(d: bytes, raw: bytes = raw) -> None:
             for at in range(3):

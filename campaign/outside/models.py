@@ -74,6 +74,11 @@ def write(folder: Path, manifest: dict, where: str = "both") -> None:
         sorted((folder / "manifests").iterdir())[0].write_bytes(content)
 
 
+def folders_of(model: Path) -> list[Path]:
+    """Folders of tensor files."""
+    return sorted(path for path in model.iterdir() if path.is_dir() and path.name != "manifests")
+
+
 def tensors(content: bytes) -> tuple[dict, bytes]:
     """Head and data of a safetensors file."""
     (length,) = struct.unpack("<Q", content[:8])
@@ -94,7 +99,7 @@ def forgeries(content: bytes, rng: random.Random) -> Iterator[tuple[str, bytes]]
     for dtype in ("F64", "F16", "BF16", "I64", "I8", "U8", "BOOL", "F8_E4M3", "C64", "F4", "X", 5, None):
         yield f"dtype {dtype}", joined(changed(head, (name, "dtype"), dtype), data)
     shape = head[name]["shape"]
-    for other in ([], [0], [0, 2**62], [1, *shape], shape[::-1], [-1, -1], [2**63], [2**64], [10**30], "x", [1.5], [None], [shape[0] + 1, *shape[1:]], [2**32, 2**32], [True] * len(shape)):  # fmt: skip
+    for other in ([], [0], [0, 2**62], [1, *shape], shape[::-1], [-1, -1], [2**63], [2**64], [10**30], "x", [1.5], [None], [*[side + 1 for side in shape[:1]], *shape[1:]], [2**32, 2**32], [True] * len(shape)):  # fmt: skip
         yield f"shape {other}", joined(changed(head, (name, "shape"), other), data)
     for offsets in (
         [0, 0],
@@ -195,6 +200,18 @@ def cases(seed: int, fixtures: Fixtures) -> list[Case]:
             where = rng.choices(("both", "current", "numbered", "oldest"), (8, 1, 1, 1))[0]
             label = f"{how} {'/'.join(map(str, path))} = {repr(value)[:24]} in {where}"
             add(label, model, lambda folder, forged=forged, where=where: write(folder, forged, where))
+        for path in [
+            path for path in paths if path[0] in ("learner", "settings", "calibration") and len(path) > 1
+        ]:
+            for value in rng.sample(VALUES, 5 if path[0] == "learner" else 1):
+                forged = changed(manifest, path, value)
+                label = f"every {'/'.join(map(str, path))} = {repr(value)[:24]}"
+                add(
+                    label,
+                    model,
+                    lambda folder, forged=forged: write(folder, forged),
+                    rng.choice(("predict", "learn")),
+                )
         for logical, facts in manifest["files"].items():
             content = (fixtures.root / model / facts["path"]).read_bytes()
             if len(content) > 8 << 20:
@@ -304,7 +321,7 @@ def _damages(add: Callable, model: str, fixtures: Fixtures, rng: random.Random, 
 
     for name in [*files, ".", "manifests", ".lock"]:
         both(f"{name} without rights", lambda folder, name=name: rights(folder, name, 0), nobody=True)
-    for name in (".", "manifests", "prototypes"):
+    for name in (".", "manifests", folders_of(root)[0].name):
         both(f"{name} read-only", lambda folder, name=name: rights(folder, name, 0o500), nobody=True)
 
     def stray(kind: str) -> Callable[[Path], None]:
@@ -318,9 +335,9 @@ def _damages(add: Callable, model: str, fixtures: Fixtures, rng: random.Random, 
             elif kind == "folder":
                 (folder / "manifests" / "0009.json").mkdir()
             elif kind == "tensor":
-                (folder / "prototypes" / "stray.safetensors").write_bytes(b"\xff" * 50)
+                (folders_of(folder)[0] / "stray.safetensors").write_bytes(b"\xff" * 50)
             elif kind == "fifo tensor":
-                os.mkfifo(folder / "prototypes" / "stray.safetensors")
+                os.mkfifo(folders_of(folder)[0] / "stray.safetensors")
             elif kind == "temporary":
                 (folder / ".manifest.json.tmp-1-abcd").mkdir()
             elif kind == "lock":
@@ -340,8 +357,9 @@ def _damages(add: Callable, model: str, fixtures: Fixtures, rng: random.Random, 
                 (folder / "manifests").rename(folder.parent / "moved")
                 os.symlink("../moved", folder / "manifests")
             elif kind == "prototypes link":
-                (folder / "prototypes").rename(folder.parent / "moved")
-                os.symlink(folder.parent / "moved", folder / "prototypes")
+                place = folders_of(folder)[0]
+                place.rename(folder.parent / "moved")
+                os.symlink(folder.parent / "moved", place)
             elif kind == "backbone":
                 (folder / "backbone.safetensors").write_bytes(b"\xff" * 100)
             elif kind == "backbone fifo":

@@ -379,7 +379,12 @@ def requests(seed: int) -> Iterator[Item]:
         if rng.random() < 0.6:
             yield (
                 f"archive {label}",
-                _one(request("POST", "/learn", form(("archive", "a.zip", content)), KIND), wait=60),
+                _one(
+                    request(
+                        "POST", "/learn", form(("archive", "a.zip", content), ("extend", None, b"true")), KIND
+                    ),
+                    wait=60,
+                ),
             )
     for extend in (b"", b"maybe", b"TRUE", b"1", b"\xff", b"x" * 5000):
         yield (

@@ -16,9 +16,11 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from campaign.outside.fixtures import Fixtures, picture
+from campaign.outside.models import changed, write
 from campaign.outside.requests import KIND, form, request, requests
 
 LIMITS = {"slow_seconds": 3, "idle_seconds": 3, "head_seconds": 3, "linger_seconds": 2, "keep_alive_seconds": 5, "unpacked_bytes": 100_000_000, "learn_bytes": 50_000_000, "job_seconds": 60}  # fmt: skip
@@ -27,9 +29,13 @@ LIMITS = {"slow_seconds": 3, "idle_seconds": 3, "head_seconds": 3, "linger_secon
 class Server:
     """A server process, its memory, and a way to speak to it."""
 
-    def __init__(self, fixtures: Fixtures, source: Path) -> None:
+    def __init__(
+        self, fixtures: Fixtures, source: Path, model: str = "strata", forge: Callable | None = None
+    ) -> None:
         self.root = Path(tempfile.mkdtemp(prefix="second-http-"))
-        fixtures.model("strata", self.root / "m")
+        fixtures.model(model, self.root / "m")
+        if forge:
+            forge(self.root / "m")
         (self.root / "limits.json").write_text(json.dumps(LIMITS))
         (self.root / "work").mkdir()
         self.log = (self.root / "log").open("wb")
@@ -171,7 +177,8 @@ def together(server: Server, rng: random.Random) -> list[tuple[str, list[str], b
     picture("green", 1).save(buffer, "PNG")
 
     def client(number: int, own: random.Random) -> None:
-        for at in range(30):
+        for at in range(60):
+            time.sleep(0.25)
             what = own.choice(
                 (
                     "learn",
@@ -236,6 +243,33 @@ def together(server: Server, rng: random.Random) -> list[tuple[str, list[str], b
     return rows
 
 
+FORGED: tuple[tuple[str, tuple, object], ...] = (
+    ("trained", ("subspaces", 0, "config", "scale"), "x"),
+    ("ridge", ("subspace", "config", "dropout"), "x"),
+    ("ridge", ("ridge",), None),
+    ("compacted", ("subspaces",), []),
+)
+
+
+def forged_models(fixtures: Fixtures, source: Path) -> Iterator[tuple[str, list[str], bytes]]:
+    """Servers of forged models: they do not start, or answer below 500."""
+    buffer = io.BytesIO()
+    picture("red", 1).save(buffer, "PNG")
+    for model, path, value in FORGED:
+        label = f"forged {model}: learner/{'/'.join(map(str, path))} = {value!r}"
+        manifest = json.loads((fixtures.root / model / "manifest.json").read_bytes())
+        false = changed(manifest, ("learner", *path), value)
+        try:
+            server = Server(fixtures, source, model, lambda folder, false=false: write(folder, false))
+        except RuntimeError:
+            yield label, [], b""
+            continue
+        answer = server.talk(request("POST", "/predict", form(("image", "a.png", buffer.getvalue())), KIND))
+        server.stop()
+        shutil.rmtree(server.root, ignore_errors=True)
+        yield label, judge(label, answer), answer
+
+
 def campaign(seed: int, fixtures: Fixtures, source: Path, only: str = "") -> list[dict]:
     """Run the family against one server and give the rows of the summary."""
     server = Server(fixtures, source)
@@ -275,6 +309,8 @@ def campaign(seed: int, fixtures: Fixtures, source: Path, only: str = "") -> lis
             for label, wrong, answer in together(server, random.Random(seed)):
                 row(label, wrong, 0, answer)
             server.idle()
+            for label, wrong, answer in forged_models(fixtures, source):
+                row(label, wrong, 0, answer)
         row("still right", right(server, known))
         time.sleep(5)
         end = server.memory()
