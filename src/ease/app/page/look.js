@@ -35,6 +35,7 @@ export async function look(files) {
     }
   };
   await Promise.all([worker(), worker()]); // two requests at a time: while one is computed, the next one is sent
+  if (waiting.now?.per_day > 0) await waiting.reload({ quiet: true }).catch(() => {}); // it may have kept some of them
   if (!signal.aborted) announce(several ? `${spoken.length} photos answered` : spoken[0]);
 }
 
