@@ -29,8 +29,14 @@ TAUGHT, SHOWN, CORRECTED, NAMED = 6, 12, 2, 6
 ENDINGS = {".jpg", ".jpeg", ".png", ".webp"}
 
 
-class BrokenPromise(Exception):
+class BrokenPromiseError(Exception):
     """Something that ease says it does, and did not do."""
+
+
+def promise(kept: bool, what: str) -> None:
+    """Stop here if it was not kept."""
+    if not kept:
+        raise BrokenPromiseError(what)
 
 
 @dataclass
@@ -39,6 +45,8 @@ class Story:
 
     place: Path
     truth: dict[str, str] = field(default_factory=dict)  # name of the file -> what it shows
+
+    promise = staticmethod(promise)
 
     def ease(self, *words: str, quiet: bool = False) -> str:
         """Run a command as a person would, show it with what it says, and return that."""
@@ -64,12 +72,6 @@ class Story:
     def right(self, answers: dict[str, dict[str, Any]]) -> int:
         """How many of these are answered rightly."""
         return sum(name_of(each) == self.truth[file] for file, each in answers.items())
-
-
-def promise(kept: bool, what: str) -> None:
-    """Stop here if it was not kept."""
-    if not kept:
-        raise BrokenPromise(what)
 
 
 def name_of(prediction: dict[str, Any]) -> str:
@@ -179,7 +181,7 @@ def by_commands(story: Story) -> None:
     rest = json.loads(story.ease("inbox", "--model", "model", "--json", quiet=True))["photos"]
     promise({each["file"] for each in rest} == set(unsure) - set(named), "the inbox keeps the wrong photos")
     print(
-        f"  the {len(seen)} named photos: {story.right(mine)} answered rightly (before: {len([f for f in seen if f not in wrong])})"
+        f"  the {len(seen)} named photos: {story.right(mine)} answered rightly (before: {len(set(seen) - set(wrong))})"
     )
     print(
         f"  changed versions of them: {story.right(versions)} of {len(versions)} (before: {story.right(before)})"
@@ -215,7 +217,7 @@ def main() -> None:
                 from daily_loop_page import in_the_browser
 
                 in_the_browser(story, chosen.pictures)
-        except BrokenPromise as broken:
+        except BrokenPromiseError as broken:
             sys.exit(f"broken promise: {broken}")
     print("every promise was kept")
 

@@ -80,13 +80,11 @@ def in_the_browser(story: Story, pictures: Path | None) -> None:
         page.goto(url)
         tell(story, page, Camera(page, pictures))
         browser.close()
-        if complaints:
-            raise AssertionError(f"the page reports errors: {complaints}")
+        story.promise(not complaints, f"the page reports errors: {complaints}")
 
 
 def tell(story: Story, page: Any, camera: Camera) -> None:
     """What a person does on the page."""
-    from daily_loop import promise
     from playwright.sync_api import expect
 
     expect.set_options(timeout=60_000)
@@ -107,7 +105,9 @@ def tell(story: Story, page: Any, camera: Camera) -> None:
     waiting = page.evaluate("fetch('inbox').then(reply => reply.json())")["photos"]
     unsure = [each["file"] for each in waiting]
     told = [file for file in wrong if file not in unsure][:CORRECTED]
-    promise(len(told) == CORRECTED and len(unsure) >= NAMED, "too few mistakes and doubts for this story")
+    story.promise(
+        len(told) == CORRECTED and len(unsure) >= NAMED, "too few mistakes and doubts for this story"
+    )
     expect(page.locator("#badge-number")).to_have_text(str(len(unsure)))
     page.get_by_role("button", name="Clear").click()
     page.set_input_files("#look-files", [story.place / "new" / story.truth[file] / file for file in told])
