@@ -94,7 +94,7 @@ function show(card, file, prediction, reply) {
     el("div", { className: "answer" }, names.map(classPicture), el("h4", {}, head)),
     el("p", { className: "verdict" }, line),
     el("ol", { className: "bars", "aria-label": "Likeliest classes" }, prediction.classes.slice(0, BARS).map(row)),
-    feedback(card, file, prediction),
+    feedback(card, file, prediction, names),
     details(prediction, reply, row),
   ];
   body.replaceChildren(...parts);
