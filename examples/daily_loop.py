@@ -117,6 +117,7 @@ def of_letters() -> dict[str, list[Image.Image]]:
 
 def of_folder(root: Path) -> dict[str, list[Image.Image]]:
     """The photos of the first five folders that have enough."""
+    promise(root.is_dir(), f"there is no folder {root}")
     found: dict[str, list[Image.Image]] = {}
     for folder in sorted(path for path in root.iterdir() if path.is_dir()):
         files = sorted(path for path in folder.iterdir() if path.suffix.lower() in ENDINGS)
