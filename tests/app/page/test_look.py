@@ -160,6 +160,22 @@ def test_a_wrong_answer_is_corrected_learned_and_right_from_then_on(
     expect(page.locator("#badge")).to_be_hidden()
 
 
+def test_of_two_names_in_an_answer_one_is_chosen_with_one_click(
+    fake: FakeServer, visit: Any, photo: Any
+) -> None:
+    page = visit(fake.url)
+    page.set_input_files("#look-files", photo("unsure.png"))
+    expect(page.locator(ANSWERED)).to_have_count(1)
+    first, second = page.locator(".card .bars .name").all_text_contents()[:2]
+    expect(page.locator(".card h4")).to_have_text(f"Maybe {first} or {second}")
+    expect(page.get_by_role("button", name="Right", exact=True)).to_have_count(0)  # it would not say which
+    expect(page.get_by_role("button", name=f"It is {first}", exact=True)).to_be_visible()
+    expect(page.get_by_role("button", name="Neither, it is …")).to_be_visible()
+    page.get_by_role("button", name=f"It is {second}", exact=True).click()
+    expect(page.locator(".card .noted")).to_have_text(f"Noted: this is {second}.")
+    assert [each["name"] for each in fake.model.photos] == [second]
+
+
 def test_a_right_answer_is_counted_and_its_photo_not_kept(fake: FakeServer, visit: Any, photo: Any) -> None:
     page = visit(fake.url)
     page.set_input_files("#look-files", photo("mine.png"))

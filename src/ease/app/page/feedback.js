@@ -1,4 +1,4 @@
-// Under every answer: "Right", "Wrong, it is …" and "Why?".
+// Under every answer: "Right", "Wrong, it is …" and "Why?"; under "Maybe A or B" one button for each of the two.
 
 import { nameField } from "./combobox.js";
 import { settle } from "./names.js";
@@ -7,8 +7,8 @@ import { waiting } from "./waiting.js";
 import { addWhy } from "./why.js";
 import { announce, el } from "./words.js";
 
-/** The part of a card in which a person says whether the answer is right. */
-export function feedback(card, file, prediction) {
+/** The part of a card in which a person says whether the answer is right; `names` are those in its headline. */
+export function feedback(card, file, prediction, names) {
   const [best] = prediction.classes;
   delete card.dataset.noted;
   const part = el("div", { className: "feedback" });
@@ -51,11 +51,11 @@ export function feedback(card, file, prediction) {
   };
 
   const correct = () => {
-    const names = () => [...model.names.keys()];
+    const known = () => [...model.names.keys()];
     const box = nameField({
-      label: "What is it?", names, button: "Save", placeholder: "Name",
+      label: "What is it?", names: known, button: "Save", placeholder: "Name",
       pick: async (typed) => {
-        const settled = await settle(typed, names());
+        const settled = await settle(typed, known());
         if (settled) await send(settled.name, settled.confirm, `Noted: this is ${settled.name}.`);
         else box.field.focus();
       },
@@ -73,11 +73,15 @@ export function feedback(card, file, prediction) {
   };
 
   const begin = () => {
-    const right = el("button", { type: "button" }, "Right");
-    right.onclick = () => send(best.name, false, `Noted: ${best.name} is right.`);
-    const wrong = el("button", { type: "button", className: "wrong" }, prediction.is_unknown ? "It is …" : "Wrong, it is …");
+    const several = names.length > 1; // "Right" would not say which
+    const accept = names.map((name) => {
+      const button = el("button", { type: "button" }, several ? `It is ${name}` : "Right");
+      button.onclick = () => send(name, false, name === best.name ? `Noted: ${name} is right.` : `Noted: this is ${name}.`);
+      return button;
+    });
+    const wrong = el("button", { type: "button", className: "wrong" }, several ? "Neither, it is …" : prediction.is_unknown ? "It is …" : "Wrong, it is …");
     wrong.onclick = correct;
-    const mine = !waiting.on || prediction.corrected ? [] : prediction.is_unknown ? [wrong] : [right, wrong];
+    const mine = !waiting.on || prediction.corrected ? [] : [...accept, wrong];
     buttons.replaceChildren(...mine);
     addWhy(buttons, card, file, prediction);
   };

@@ -35,6 +35,7 @@ export async function look(files) {
     }
   };
   await Promise.all([worker(), worker()]); // two requests at a time: while one is computed, the next one is sent
+  if (waiting.now?.per_day > 0) await waiting.reload({ quiet: true }).catch(() => {}); // it may have kept some of them
   if (!signal.aborted) announce(several ? `${spoken.length} photos answered` : spoken[0]);
 }
 
@@ -93,7 +94,7 @@ function show(card, file, prediction, reply) {
     el("div", { className: "answer" }, names.map(classPicture), el("h4", {}, head)),
     el("p", { className: "verdict" }, line),
     el("ol", { className: "bars", "aria-label": "Likeliest classes" }, prediction.classes.slice(0, BARS).map(row)),
-    feedback(card, file, prediction),
+    feedback(card, file, prediction, names),
     details(prediction, reply, row),
   ];
   body.replaceChildren(...parts);

@@ -52,7 +52,9 @@ function lead(n) {
   if (waiting.now.hidden) return "The inbox needs the token.";
   if (!n) return "Nothing waits here. Photos whose answer you correct come here, and those the model is unsure about if the server collects them (--collect-unsure).";
   const open = here().filter((photo) => !photo.name).length;
-  return open ? `${count(open, "photo has", "photos have")} no name yet. Say what each one shows; then let the model learn them.` : "Every photo has a name. Let the model learn them.";
+  if (!open) return n === 1 ? "The photo has a name. Let the model learn it." : "Every photo has a name. Let the model learn them.";
+  if (open === 1) return "1 photo has no name yet. Say what it shows; then let the model learn it.";
+  return `${count(open, "photo has", "photos have")} no name yet. Say what each one shows; then let the model learn them.`;
 }
 
 function stateOf(photo) {
