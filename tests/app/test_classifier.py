@@ -182,7 +182,7 @@ def test_a_failure_leaves_the_model_as_it_was(
     def full_disk(*args: object, **kwargs: object) -> int:
         raise EaseError("the disk is full")
 
-    monkeypatch.setattr("ease.app.classifier.save_model", full_disk)
+    monkeypatch.setattr("ease.app.stored_model.save_model", full_disk)
     with pytest.raises(EaseError, match="disk is full"):
         grown.learn(digits("8", "9"))
     assert grown.classes == list("01234567")

@@ -307,7 +307,7 @@ def test_a_failure_while_learning_leaves_the_inbox_as_it_was(
     model: Classifier, photo: np.ndarray, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model.correct(photo, "five")
-    monkeypatch.setattr("ease.app.classifier.save_model", lambda *a, **k: 1 / 0)
+    monkeypatch.setattr("ease.app.stored_model.save_model", lambda *a, **k: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         model.learn_inbox()
     monkeypatch.undo()
@@ -393,7 +393,7 @@ def test_a_forget_that_failed_keeps_the_photos(
 ) -> None:
     name = model.predict(photo)[0].names[-1]
     model.correct(photo, name)
-    monkeypatch.setattr("ease.app.classifier.save_model", lambda *a, **k: 1 / 0)
+    monkeypatch.setattr("ease.app.stored_model.save_model", lambda *a, **k: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         model.forget(name)
     monkeypatch.undo()
