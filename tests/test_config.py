@@ -211,7 +211,7 @@ def test_set_may_name_the_method_and_its_settings_in_one_go() -> None:
 
 
 def test_a_protocol_is_the_same_however_it_is_written() -> None:
-    config, notes = resolve({"dataset": "cifar100", "protocol": "b-0 inc-5"}, preset="released")
+    config, notes = resolve({"dataset": "cifar100", "protocol": "b0-inc 5"}, preset="released")
     assert config.protocol == "B0 Inc5"
     assert notes == []
 

@@ -75,7 +75,7 @@ def test_counts_outlive_the_process_and_the_file_holds_no_name(tmp_path: Path, m
     after = Activity(path, clock=Clock())
     assert after.report(manifest) == before.report(manifest)
     assert after.report(manifest).reference is not None
-    assert not any(name in path.read_text() for name in manifest.class_names)
+    assert not any(f'"{name}"' in path.read_text() for name in manifest.class_names)
 
 
 def test_a_full_disk_is_said_once_and_nothing_is_lost(

@@ -253,6 +253,7 @@ def test_a_graph_that_differs_or_does_not_run_is_not_written(
             {{ logits = Flatten(pixels)
                {output} = Softmax(logits) }}"""
         monkeypatch.setattr(export, "_traced", lambda *_, text=text: onnx.parser.parse_model(text))
+        monkeypatch.setattr("ease.methods._saving.check_answers", lambda *_: None)
         monkeypatch.setattr(Learner, "logits", lambda _, x: torch.zeros(len(x), 3 * 16 * 16))
         assert message in refusal(run, tmp_path / "m.onnx")
 

@@ -124,7 +124,7 @@ def _tell_learned(learned: Learned, classifier: Classifier, as_json: bool) -> No
             f"recognised {learned.accuracy:.1f} % of {_count(learned.held_out, 'held-out image')} of the new classes"
         )
     elif classifier.calibration.calibrated:
-        typer.echo("no image was held out: confidences are those of earlier learning")
+        typer.echo("no image was held out, so the accuracy was not measured")
     else:
         typer.echo("no image was held out: confidences are not calibrated")
     for note in learned.notes:

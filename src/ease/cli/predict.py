@@ -13,6 +13,7 @@ import typer
 
 from ease.cli import options
 from ease.errors import EaseError, showable
+from ease.filesystem import what_is
 
 if TYPE_CHECKING:
     from ease.app.bulk import Input
@@ -153,7 +154,7 @@ def predict(
         inputs = listed_inputs(sys.stdin.buffer, nul=nul, every=every, allow_urls=urls)
     else:
         inputs = place_inputs(named, every)
-    single = len(named) == 1 and Path(named[0]).is_file() and every is None
+    single = len(named) == 1 and what_is(named[0]) not in ("folder", "missing") and every is None
     damaged = options.refuse_or_skip(unreadable or ("refuse" if single else "skip"))
     classifier = Classifier.open(model, weights, budget=budget)
     if out is not None:

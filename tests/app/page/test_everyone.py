@@ -200,4 +200,4 @@ def test_the_daily_loop_works_with_the_keyboard_alone(fake: FakeServer, visit: A
     page.keyboard.press("Shift+Tab")
     expect(focused(page)).to_have_text("Learn this photo")
     page.keyboard.press("Enter")
-    expect(page.locator("#look-learn")).to_contain_text("The photo is now answered rightly.")
+    expect(page.locator("#look-learn")).to_contain_text("The model answers the photo rightly now.")

@@ -35,7 +35,7 @@ def test_ten_photos_are_named_with_ten_keys_and_learned(full: FakeServer, visit:
         expect(page.locator(f"#film button:nth-child({at + 1}) .given")).to_have_text(re.compile("."))
     assert names(full) == [photo["suggestions"][0]["name"] for photo in full.model.photos]
     page.get_by_role("button", name="Learn these 10 photos").click()
-    expect(page.locator("#inbox-learn")).to_contain_text("All 10 are now answered rightly.")
+    expect(page.locator("#inbox-learn")).to_contain_text("The model answers all 10 rightly now.")
     expect(page.locator("#review")).to_be_hidden()
     expect(page.locator("#inbox-lead")).to_contain_text("Nothing waits here")
     assert full.model.photos == []
@@ -132,5 +132,5 @@ def test_the_page_lives_at_any_address(full: FakeServer, visit: Any) -> None:
         expect(page.locator("#review-photo")).to_have_js_property("naturalWidth", 32)
         page.keyboard.press("1")
         page.get_by_role("button", name="Learn this photo").click()
-        expect(page.locator("#inbox-learn")).to_contain_text("now answered rightly")
+        expect(page.locator("#inbox-learn")).to_contain_text("rightly now")
         assert all(not line.split()[1].startswith("/m/") for line in there.seen)

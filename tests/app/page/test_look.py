@@ -154,7 +154,7 @@ def test_a_wrong_answer_is_corrected_learned_and_right_from_then_on(
     expect(page.locator("#look-learn")).to_contain_text(re.compile(r"1\sphoto waits to be learned: otter"))
     expect(page.locator("#badge-number")).to_have_text("1")
     page.get_by_role("button", name="Learn this photo").click()
-    expect(page.locator("#look-learn")).to_contain_text("The photo is now answered rightly.")
+    expect(page.locator("#look-learn")).to_contain_text("The model answers the photo rightly now.")
     expect(page.locator(".card h4")).to_have_text("otter")
     expect(page.locator(".card .verdict")).to_contain_text("A person said so")
     expect(page.locator("#badge")).to_be_hidden()

@@ -48,13 +48,13 @@ async function takeAlong() {
   return Promise.all(photos.map(async ({ name, file, image }) => ({ name, file: new File([await blob(image)], file ?? "photo") })));
 }
 
-/** How many of these the model now answers rightly. */
+/** How many of the photos the model itself answers rightly now, without looking up the names they were given. */
 async function tryAgain(photos) {
   let right = 0;
   for (const { name, file } of photos) {
     const form = new FormData();
     form.append("image", file, file.name);
-    const { predictions } = await ask("predict?top=1", { method: "POST", body: form });
+    const { predictions } = await ask("predict?top=1&named=false", { method: "POST", body: form });
     if (predictions[0].classes[0].name === name && !predictions[0].is_unknown) right += 1;
   }
   return right;
@@ -85,8 +85,9 @@ async function start() {
 }
 
 function result(right, tried) {
-  if (right === tried) return tried === 1 ? "The photo is now answered rightly." : `All ${tried === TRIED ? `of the first ${TRIED}` : tried} are now answered rightly.`;
-  return `${right} of ${tried} are now answered rightly.`;
+  if (right < tried) return `By itself, the model answers ${right} of ${tried} rightly now; the others get the names you gave.`;
+  if (tried === 1) return "The model answers the photo rightly now.";
+  return `The model answers all ${tried === TRIED ? `of the first ${TRIED}` : tried} rightly now.`;
 }
 
 function say(title, text, kind) {

@@ -36,13 +36,14 @@ def add_routes(app: FastAPI, service: Service) -> None:
     async def predict(
         request: Request,
         top: int = Query(5, ge=1, le=MOST_CLASSES, description="number of classes to name for each image"),
+        named: bool = Query(True, description="answer photos that people have named with these names"),
     ) -> Predictions:
         """Name what the images show."""
         started = time.perf_counter()
         served = service.ready()
         if not served.classifier.classes:
             raise RefusalError(409, "the model knows no class yet: teach it some first (POST /learn)")
-        uploads, answer = await _predicted(service, served, request, top)
+        uploads, answer = await _predicted(service, served, request, top, named)
         request.state.generation, request.state.images = answer.served.generation, len(uploads)
         service.metrics.predicted(len(uploads), time.perf_counter() - started)
         service.activity.add(answer.predictions, answer.served.manifest, service.ready().manifest)
@@ -55,9 +56,9 @@ def add_routes(app: FastAPI, service: Service) -> None:
 
 
 async def _predicted(
-    service: Service, served: Served, request: Request, top: int
+    service: Service, served: Served, request: Request, top: int, named: bool
 ) -> tuple[list[NamedFile], Answer]:
-    """The images of a request, and what they show."""
+    """The images of a request, and what they show; with `named`, names that people gave to photos count."""
     folder = Path(tempfile.mkdtemp(dir=service.uploads))
     try:
         form = await receive_form(
@@ -70,8 +71,8 @@ async def _predicted(
         files = form.files.get("image", [])
         if not files:
             raise RefusalError(422, "there is no image in the request: send parts named 'image'")
-        answer, digests = await predicted(service, served, request, files, top)
-        if service.collect_unsure:
+        answer, digests = await predicted(service, served, request, files, top, named)
+        if service.collect_unsure and named:
             await asyncio.to_thread(_collect, service, files, answer, digests)
         return files, answer
     finally:
@@ -79,7 +80,12 @@ async def _predicted(
 
 
 async def predicted(
-    service: Service, served: Served, request: Request, files: list[NamedFile], top: int
+    service: Service,
+    served: Served,
+    request: Request,
+    files: list[NamedFile],
+    top: int,
+    named: bool = True,
 ) -> tuple[Answer, list[str]]:
     """What received images show, and their content hashes; refuses them if too many others are waiting."""
     # Counted only now: a client that sends slowly must not keep others from being answered.
@@ -88,7 +94,7 @@ async def predicted(
             raise RefusalError(
                 503, "too many predictions are waiting: try again in a moment", {"Retry-After": "1"}
             )
-        work = _answer(service, served, files, top)
+        work = _answer(service, served, files, top, named)
         return await while_connected(request, work, service.limits.answer_seconds)
 
 
@@ -112,7 +118,7 @@ def _collect(service: Service, files: list[NamedFile], answer: Answer, digests: 
 
 
 async def _answer(
-    service: Service, served: Served, uploads: list[NamedFile], top: int
+    service: Service, served: Served, uploads: list[NamedFile], top: int, named: bool
 ) -> tuple[Answer, list[str]]:
     """What the images show. If cancelled, it stops before the next image is decoded or the next batch is scored."""
     loop, limits = asyncio.get_running_loop(), service.limits.image
@@ -126,16 +132,17 @@ async def _answer(
     with service.model.decoding(), service.tracing.span("decode", images=len(uploads)):
         # One after the other: a decoded photo is large, what the model reads of it is small.
         for upload in uploads:
-            pixels = await loop.run_in_executor(
+            size = await loop.run_in_executor(
                 service.decoders, count_pixels, upload.path, upload.shown, limits
             )
-            threads = service.decoders if pixels <= LARGE_IMAGE_PIXELS else service.large_decoder
+            threads = service.decoders if size <= LARGE_IMAGE_PIXELS else service.large_decoder
             ready.append(await loop.run_in_executor(threads, prepared, upload))
     abandoned = threading.Event()
     try:
         digests = [digest for _, digest in ready]
         with service.tracing.span("predict", images=len(uploads)):  # from the queue to the answer
-            work = service.model.submit(torch.cat([one for one, _ in ready]), top, abandoned, digests)
+            pixels = torch.cat([one for one, _ in ready])
+            work = service.model.submit(pixels, top, abandoned, digests if named else ())
             return await asyncio.wrap_future(work), digests
     except asyncio.CancelledError:
         abandoned.set()
