@@ -88,6 +88,7 @@ def tell(story: Story, page: Any, camera: Camera) -> None:
     from playwright.sync_api import expect
 
     expect.set_options(timeout=60_000)
+    expect(page.locator("#state")).to_contain_text("class")  # the page knows its model
     photos = sorted((story.place / "new").rglob("*.png"))
     page.set_input_files("#look-files", photos)
     cards = page.locator(".card")

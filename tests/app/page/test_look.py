@@ -266,3 +266,25 @@ def test_why_is_drawn_over_the_photo_and_said_in_words(fake: FakeServer, visit: 
     expect(canvas).to_be_hidden()
     page.get_by_role("button", name="Why?", exact=True).click()
     expect(page.locator(".why-panel")).to_have_count(0)
+
+
+def test_a_page_opened_while_the_server_loads_its_model_finds_the_inbox_afterwards(
+    site: Site, visit: Any, photo: Any
+) -> None:
+    page = visit(site.url)
+    refused: set[str] = set()
+
+    def refuse_once(route: Any) -> None:
+        loaded = any("classes" in url for url in refused)
+        if loaded:
+            route.continue_()
+        else:
+            refused.add(route.request.url)
+            route.fulfill(status=503, json={"error": "the model is being loaded: try again in a moment"})
+
+    page.route(re.compile("/(classes|inbox)$"), refuse_once)
+    page.reload()
+    expect(page.locator("#state")).to_contain_text("Knows")
+    page.set_input_files("#look-files", photo("mine.png"))
+    expect(page.locator(".card .source")).to_have_count(1)
+    expect(page.get_by_text("start the server with").locator("visible=true")).to_have_count(0)

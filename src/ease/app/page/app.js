@@ -108,8 +108,10 @@ document.querySelector(".skip").addEventListener("click", (event) => {
 });
 document.addEventListener("visibilitychange", () => document.hidden || model.reload().catch(() => {}));
 show(named(), { focus: false });
-waiting.reload({ quiet: true }).catch(() => waiting.changed()); // without an inbox the rest still works
-loadModel().catch((error) => {
+// The inbox after the model: a server that has just been started refuses both until the model is loaded.
+const loadInbox = () => waiting.reload({ quiet: true }).catch(() => waiting.changed()); // without it the rest still works
+loadModel().then(loadInbox, (error) => {
   setText("state", "No model");
   setText(`${current()}-error`, error.message);
+  waiting.changed();
 });
