@@ -115,6 +115,7 @@ def build(root: Path, source: Path) -> Fixtures:
         "--energy",
         "0.9",
         "--forget-history",
+        "--yes",
     )
     ease(source, root, "pack", "small", "--out", "small.ease")
     run = (

@@ -24,7 +24,7 @@ VALUES = [
 ]  # fmt: skip
 COMMANDS: dict[str, list[str]] = {
     "info": ["info", "m"], "info-json": ["info", "m", "--json"], "predict": ["predict", "p.png", "--model", "m", "--json"], "learn": ["learn", "d", "--model", "m"],
-    "extend": ["learn", "e", "--model", "m", "--extend"], "rename": ["rename", "red", "rot", "--model", "m"], "forget": ["forget", "red", "--model", "m", "--json"], "rollback": ["rollback", "1", "--model", "m"],
+    "extend": ["learn", "e", "--model", "m", "--extend"], "rename": ["rename", "red", "rot", "--model", "m"], "forget": ["forget", "red", "--model", "m", "--json", "--yes"], "rollback": ["rollback", "1", "--model", "m"],
     "generations": ["rollback", "--model", "m"], "compact": ["compact", "--model", "m", "--storage", "fp16"], "pack": ["pack", "m", "--out", "x.ease"], "eval": ["eval", "e", "--model", "m", "--json"],
     "budget": ["predict", "p.png", "--model", "m", "--budget", "1"], "export": ["export", "m", "--onnx", "x.onnx"], "serve": ["serve", "--model", "m", "--host", "300.1.1.1"],
 }  # fmt: skip
