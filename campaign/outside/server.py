@@ -140,7 +140,7 @@ def judge(label: str, answer: bytes) -> list[str]:
             elif len(document["error"]) > 1000:
                 wrong.append(f"error of {len(document['error'])} characters")
             elif re.search(
-                r"/tmp/|/work/|/home/|site-packages|Errno|Traceback|NoneType|\w+Error\b", document["error"]
+                r"/tmp/|/home/|site-packages|Errno|Traceback|NoneType|\w+Error\b", document["error"]
             ):
                 wrong.append(f"speaks of paths or internals: {document['error'][:200]}")
         except (ValueError, TypeError):
