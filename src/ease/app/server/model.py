@@ -89,7 +89,7 @@ class PendingWork:
             return
         try:
             self.future.set_result(self.work())
-        except BaseException as error:  # whoever asked for it is told
+        except BaseException as error:  # the caller gets it from the future
             self.future.set_exception(error)
 
 
