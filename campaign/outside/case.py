@@ -25,9 +25,6 @@ RESIDENT = 1500 << 20
 SECONDS = 30
 NOBODY = 65534
 
-FOREIGN = re.compile(
-    r"tmp/(torchinductor_\w+|\.ses)$"
-)  # left by torch and by ONNX Runtime when they are imported
 HIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 INTERNAL = re.compile(
     r"NoneType|object has no attribute|unhashable|not subscriptable|not callable|out of range\b.*index|Errno|"
@@ -291,17 +288,11 @@ def judge(
         for name in before.keys() | after.keys()
         if before.get(name) != after.get(name) and not name.startswith(("home", "stdout", "stderr"))
     )
-    left = [
-        name for name in changed if (name.startswith("tmp/") or ".tmp-" in name) and not FOREIGN.match(name)
-    ]
+    left = [name for name in changed if name.startswith("tmp/") or ".tmp-" in name]
     if left:
         wrong.append(f"temporary files left: {left[:4]}")
     if code not in (0,) and not case.alongside:
-        touched = [
-            name
-            for name in changed
-            if name not in left and not FOREIGN.match(name) and not name.endswith("/.lock")
-        ]
+        touched = [name for name in changed if name not in left and not name.endswith("/.lock")]
         if touched and code != 1:
             wrong.append(f"failed but changed files: {touched[:6]}")
     if memory > RESIDENT:

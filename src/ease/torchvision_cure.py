@@ -7,8 +7,12 @@ transforms, datasets and timm never call them. Where torchvision imports by itse
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import os
 import sys
+import tempfile
+from collections.abc import Iterator
 
 import torch
 
@@ -21,6 +25,28 @@ _library: torch.library.Library | None = None
 
 def cure() -> bool:
     """Import torchvision, declaring its missing operators if it needs that. True if the cure was needed."""
+    with _without_cache_folder():
+        return _cure()
+
+
+@contextlib.contextmanager
+def _without_cache_folder() -> Iterator[None]:
+    """Torchvision imports torch's compiler, which makes a folder for its cache although nothing is compiled.
+
+    For that moment its place is a folder that is there already. What is compiled later goes where it always went.
+    """
+    name = "TORCHINDUCTOR_CACHE_DIR"
+    if name in os.environ:
+        yield
+        return
+    os.environ[name] = tempfile.gettempdir()
+    try:
+        yield
+    finally:
+        os.environ.pop(name, None)
+
+
+def _cure() -> bool:
     global _library
     try:
         importlib.import_module("torchvision")

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import tempfile
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from itertools import groupby
@@ -20,6 +23,7 @@ from ease.app.calibration import Calibration
 from ease.app.prediction import UNKNOWN_THRESHOLD
 from ease.backbone import PTM
 from ease.backbone.vit import stacked
+from ease.documents import reason_of
 from ease.errors import EaseError
 from ease.methods import Learner, making_sense, open_model, set_budget
 from ease.storage import files as durable
@@ -197,6 +201,31 @@ def _need_packages(check: bool) -> None:
         raise EaseError("ONNX export needs more packages: pip install 'ease-cil[onnx]'")
 
 
+@contextmanager
+def _own_temporary_folder() -> Iterator[None]:
+    """Torch's exporter and ONNX Runtime leave a folder and a file in the temporary folder: here they go with it."""
+    names = ("TMPDIR", "TORCHINDUCTOR_CACHE_DIR")
+    before = {name: os.environ.get(name) for name in names}
+    with tempfile.TemporaryDirectory(prefix="ease-export-", ignore_cleanup_errors=True) as folder:
+        os.environ.update(dict.fromkeys(names, folder))
+        try:
+            yield
+        finally:
+            for name, value in before.items():
+                if value is None:
+                    os.environ.pop(name, None)
+                else:
+                    os.environ[name] = value
+
+
+def _runtime() -> Any:
+    """ONNX Runtime, told to report nothing about its use."""
+    with _own_temporary_folder():
+        import onnxruntime
+    onnxruntime.disable_telemetry_events()
+    return onnxruntime
+
+
 def _metadata(learner: Learner, manifest: Manifest, calibration: Calibration) -> dict[str, str]:
     names = manifest.class_names
     if len(names) != learner.classes:
@@ -228,7 +257,7 @@ def _random_images(learner: Learner, count: int) -> Tensor:
 def _traced(network: Network, example: Tensor, learner: Learner) -> Any:
     """The graph as an ONNX message, without remarks of the exporter about this machine."""
     try:
-        with torch.no_grad(), warnings.catch_warnings():
+        with torch.no_grad(), warnings.catch_warnings(), _own_temporary_folder():
             warnings.simplefilter("ignore")
             program = torch.onnx.export(
                 network,
@@ -243,10 +272,9 @@ def _traced(network: Network, example: Tensor, learner: Learner) -> Any:
         assert program is not None
         proto = program.model_proto
     except Exception as error:  # tracing runs the method's code, which may raise anything
-        reason = " ".join(str(error).split())[:120]
+        reason = reason_of(error, "the exporter failed, --debug shows where")
         raise EaseError(
-            f"{learner.name} cannot be exported: ONNX cannot express what it computes "
-            f"({type(error).__name__}: {reason})"
+            f"{learner.name} cannot be exported: ONNX cannot express what it computes ({reason})"
         ) from error
     _strip(proto)
     return proto
@@ -277,8 +305,7 @@ def _largest_difference(
     The other outputs are compared with what the calibration gives for the graph's own logits: a division by a small
     temperature would enlarge differences in their last bits.
     """
-    import onnxruntime
-
+    onnxruntime = _runtime()
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
     options.log_severity_level = 3  # errors only: it warns about its optimisations
