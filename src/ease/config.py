@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
+from pydantic import ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 from pydantic.config import JsonDict
 
-from ease.documents import parse_yaml, shortened
+from ease.documents import Adjustable, parse_yaml, shortened
 from ease.errors import EaseError, unknown
 from ease.filesystem import exists, read_text, shown
 from ease.methods import current_settings, faults, find_method
@@ -35,14 +35,12 @@ LARGEST_SETTING = 2**31 - 1
 """Whole numbers beyond this are refused in every setting."""
 
 
-class RunConfig(BaseModel):
+class RunConfig(Adjustable):
     """The configuration of a run. `settings` are the method's own.
 
     Every field declares its role (see `Role`). The names of a grid's cells, the grouping of seeds and the comparison
     of two runs are derived from the roles alone.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     dataset: str = Field("glyphs", json_schema_extra=RESULT)
     data_root: str | None = Field(None, description="the dataset's folder", json_schema_extra=LOCATION)
@@ -239,6 +237,8 @@ def sets_for(methods: Sequence[str], sets: Sequence[str]) -> dict[str, list[str]
     """For each of several methods the `key=value` settings it has; one that no method has is an error."""
     names = {text: text.partition("=")[0] for text in sets}
     for key in names.values():
+        if key.strip() == "method":
+            raise EaseError("'method' cannot be set where several methods run: choose them with --methods")
         if not any(knows(method, key) for method in methods):
             own = (find_method(method).Settings.model_fields for method in methods)
             raise unknown("setting of any method here", key, {*RunConfig.model_fields}.union(*own))
@@ -254,7 +254,9 @@ def validated(model: type[Any], values: object, where: str) -> Any:
         key = ".".join(str(part) for part in first["loc"])
         if first["type"] == "extra_forbidden":
             raise unknown(f"key in {where}", key, model.model_fields) from None
-        raise EaseError(f"{where}: {key} = {shortened(first['input'])}: {first['msg'].lower()}") from None
+        raise EaseError(
+            f"{where}: {key} = {shortened(first['input'])}: {first['msg'].removeprefix('Value error, ').lower()}"
+        ) from None
 
 
 def parse_sets(sets: Sequence[str]) -> dict[str, Any]:

@@ -6,12 +6,22 @@
 from __future__ import annotations
 
 import json
+import re
 import unicodedata
 from reprlib import Repr
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, NoReturn, get_args
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, ValidationError
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
 
 from ease.errors import EaseError
 
@@ -60,6 +70,29 @@ def _integer(value: object) -> object:
     return value
 
 
+class Adjustable(BaseModel):
+    """Values that people choose: frozen, without unknown keys, with finite numbers, and never yes for 1."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_bool_as_number(cls, value: object, info: ValidationInfo) -> object:
+        """Refuse yes and no where a number is meant: pydantic would take them for 1 and 0."""
+        some = value if isinstance(value, list | tuple) else [value]
+        if any(isinstance(one, bool) for one in some):
+            parts = _parts(cls.model_fields[str(info.field_name)].annotation)
+            if parts & {int, float} and not parts & {bool, Any}:
+                raise ValueError("it should be a number: yes, no, true and false are none")
+        return value
+
+
+def _parts(annotation: Any) -> set[Any]:
+    """The types that a type is put together from."""
+    inner = [one for one in get_args(annotation) if not isinstance(one, str | int | float | None)]
+    return {annotation}.union(*map(_parts, inner)) if inner else {annotation}
+
+
 Text = Annotated[str, PlainValidator(_text)]
 """Any text, halves of characters included: a class may be named after a folder whose name is not valid UTF-8.
 pydantic's own `str` refuses those."""
@@ -86,8 +119,48 @@ def fault_of(error: ValidationError) -> tuple[str, str]:
     return shortened(where)[1:-1], message[:1].lower() + message[1:]
 
 
+_ABOUT_PYTHON = re.compile(
+    r"NoneType|\bobject\b|argument|unhashable|subscript|unpack|operand|callable|invalid literal|could not convert|"
+    r"index out of|Errno|<\w+ |\w+Error\b|0x[0-9a-f]{6}|\.py\b|__|'(int|float|str|dict|list|tuple|bool)'"
+)
+"""Words by which Python tells what a program did wrong, not what is wrong with a file."""
+
+
+def reason_of(error: BaseException, otherwise: str = "a value is of the wrong kind") -> str:
+    """What an exception of Python or of another package says, in words for people and at most 120 characters.
+
+    Args:
+        error: what was raised while something from anywhere was used.
+        otherwise: what is said where the exception speaks of Python's own things; `--debug` shows it in full.
+    """
+    if isinstance(error, ValidationError):
+        where, message = fault_of(error)
+        return f"{where}: {message}"
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply"
+    if isinstance(error, MemoryError):
+        return "it needs more memory than there is"
+    text = " ".join((getattr(error, "strerror", None) or str(error)).split())[:120]
+    if isinstance(error, KeyError):
+        return f"{text} is missing"
+    wrong_kind = isinstance(error, TypeError | AttributeError)
+    return otherwise if wrong_kind or not text or _ABOUT_PYTHON.search(text) else text
+
+
 class _PlainLoader(yaml.SafeLoader):
     """Knows what JSON knows. Dates, sets and binary data are text or refused: no setting is one of these."""
+
+    def compose_mapping_node(self, anchor: Any) -> Any:
+        """Refuse a key that is written twice: PyYAML would drop the first value in silence."""
+        node = super().compose_mapping_node(anchor)
+        seen = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.tag != f"{_TAG}merge":
+                if key.value in seen:
+                    problem = f"the key {shortened(key.value)} is there twice"
+                    raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
+                seen.add(key.value)
+        return node
 
     def flatten_mapping(self, node: Any) -> None:
         """Merge keys (`<<`) can double a mapping with every line: the sum is bounded."""
@@ -179,13 +252,11 @@ def _check(value: Any) -> None:
 
 
 def _reason(error: BaseException) -> str:
-    if isinstance(error, RecursionError):
-        return "it is nested too deeply"
     if isinstance(error, yaml.MarkedYAMLError) and error.problem:
         mark = error.problem_mark or error.context_mark
         problem = error.problem.replace("found unhashable key", "a key is a list or a mapping")
         return problem + (f", line {mark.line + 1}" if mark is not None else "")
-    return shortened(str(error) or type(error).__name__)[1:-1]
+    return shortened(reason_of(error))[1:-1]
 
 
 def _refuse_constant(name: str) -> NoReturn:

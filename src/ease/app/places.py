@@ -15,6 +15,7 @@ from typing import Any, BinaryIO, Protocol
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from ease.app.archive import ARCHIVE_LIMIT, PIECE
+from ease.documents import reason_of
 from ease.errors import EaseError
 from ease.filesystem import is_folder, shown, size_of, what_is
 from ease.storage import files as durable
@@ -92,8 +93,10 @@ class FilePlace:
             return False
         if what != "file":
             raise EaseError(f"cannot read {shown(path)}: it is not a file, check the path")
-        if size_of(path) > limit:
-            raise EaseError(f"{shown(path)} is larger than {limit} bytes: check that it is the right file")
+        size = size_of(path)
+        if not size or size > limit:  # files of the system that say that they are empty may never end
+            problem = f"larger than {limit} bytes" if size else "empty"
+            raise EaseError(f"{shown(path)} is {problem}: check that it is the right file")
         with durable.explained("read", path), open(path, "rb") as source:
             _copy(source, sink, limit, str(path))
         return True
@@ -194,7 +197,8 @@ class _Explained:
         if isinstance(error, urllib.error.URLError | OSError | http.client.HTTPException) and not isinstance(
             error, EaseError
         ):
-            reason = getattr(error, "reason", None) or error or type(error).__name__
+            inner = getattr(error, "reason", None)
+            reason = reason_of(inner if isinstance(inner, BaseException) else error, "no answer")
             raise EaseError(f"{self.where} cannot be reached ({reason}): check the address") from error
         return False
 
@@ -251,9 +255,9 @@ class HubPlace:
         return True
 
     def _failed(self, error: Exception) -> EaseError:
-        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        reason = reason_of(error, "no answer that can be used")
         return EaseError(
-            f"the hub refused {self.shown} or cannot be reached ({type(error).__name__}: {reason}): "
+            f"the hub refused {self.shown} or cannot be reached ({reason}): "
             "check the name, the network and the token (HF_TOKEN)"
         )
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ease.backbone import Pixels, Tuning
 from ease.backbone.zoo import backbone_from_state
-from ease.documents import Count, Document, fault_of, parse_json
+from ease.documents import Count, Document, fault_of, parse_json, reason_of
 from ease.errors import EaseError
 from ease.filesystem import is_file, shown
 from ease.methods import TunedHead
@@ -102,7 +102,7 @@ def verify_file(path: Path, train: bool = False) -> Difference:
         where, message = fault_of(error)
         raise EaseError(f"{path} is not a golden file: its config is damaged ({where}: {message})") from None
     except _FAULTS as error:
-        reason = " ".join(f"{type(error).__name__}: {error}".split())[:160]
+        reason = reason_of(error)
         raise EaseError(f"{path} is not a golden file: something is missing or damaged ({reason})") from error
 
 
@@ -119,7 +119,7 @@ def _read(path: Path) -> dict[str, np.ndarray]:
         with np.load(path, allow_pickle=False) as content:
             return {name: content[name] for name in content.files}
     except Exception as error:
-        raise EaseError(f"golden file {path} cannot be read: {error}") from error
+        raise EaseError(f"golden file {path} cannot be read: {reason_of(error, 'it is damaged')}") from error
 
 
 def _replay(

@@ -8,10 +8,11 @@ from itertools import accumulate
 from typing import Any, ClassVar, Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 from torch import Tensor
 
 from ease.backbone import Backbone, Reading, Tuning
+from ease.documents import Adjustable
 from ease.errors import EaseError
 from ease.streams import Task
 from ease.training.engine import Engine
@@ -22,10 +23,8 @@ Files = dict[str, dict[str, Tensor]]
 """Tensors by the name of a logical file in the model directory, such as `subspaces/0003`."""
 
 
-class Settings(BaseModel):
+class Settings(Adjustable):
     """Base class of settings; also the settings of a method that has none."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 @dataclass(frozen=True)

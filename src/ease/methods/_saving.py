@@ -12,6 +12,7 @@ import torch
 
 from ease.backbone import Backbone
 from ease.backbone.zoo import load_backbone
+from ease.documents import reason_of
 from ease.errors import EaseError
 from ease.methods._allocations import bounded_allocations
 from ease.methods._base import Files, Learner
@@ -208,11 +209,8 @@ def making_sense(directory: ModelDirectory) -> Iterator[None]:
     try:
         yield
     except _NO_SENSE as error:
-        reason = " ".join(str(error).split())[:120] or type(error).__name__
-        if isinstance(error, KeyError):
-            reason += " is missing"
         raise EaseError(
-            f"the model in {directory.path} does not make sense ({reason}): "
+            f"the model in {directory.path} does not make sense ({reason_of(error)}): "
             "it is damaged or of another version of ease"
         ) from error
 

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from torch import Tensor, nn
 
+from ease.documents import Adjustable
 from ease.errors import EaseError
 from ease.storage.files import encode_tensors, make_folder, read_metadata, read_tensors, write_atomic
 from ease.streams.images import ImageSet, IntArray
@@ -30,10 +31,8 @@ VisitingOrder = Callable[[int], IntArray]
 """Maps an epoch to the order in which its images are visited."""
 
 
-class Training(BaseModel):
+class Training(Adjustable):
     """Settings of one training."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     epochs: int = Field(20, ge=0, description="passes over the task's images")
     lr: float = Field(0.01, gt=0, description="initial learning rate")

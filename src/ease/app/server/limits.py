@@ -4,23 +4,24 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
 from ease.config import read_yaml, validated
+from ease.documents import Adjustable
 from ease.streams.intake.limits import ArchiveLimits, ImageLimits
 
 MB = 1_000_000
 JSON_BYTES = 64 * 1024
 
 
-class Limits(BaseModel):
+class Limits(Adjustable):
     """What the server accepts. `ease serve --limits FILE` reads any of these from a YAML or JSON file.
 
     docs/how-to/serve.md lists them with their defaults. Side length, aspect ratio and scans of an image are limited by
     `ImageLimits`.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
+    model_config = ConfigDict(use_attribute_docstrings=True)
 
     predict_bytes: int = Field(20 * MB, ge=1)
     """Bytes of a request for predictions."""

@@ -204,6 +204,8 @@ def check_archive(name: str, path: Path, progress: Progress) -> ArchiveChecksum:
         raise EaseError(f"archive '{shown(path)}' {reason}: check the path")
     with explained("read the archive", path):
         md5, size = hashlib.md5(usedforsecurity=False), path.stat().st_size
+        if not size:  # files of the system that say so may never end
+            raise EaseError(f"archive '{shown(path)}' is empty: check the path")
         with path.open("rb") as file, progress.bar(f"MD5 of {path.name}", size) as advance:
             while block := file.read(2**20):
                 md5.update(block)

@@ -19,6 +19,7 @@ import torch
 from PIL import Image, ImageOps
 from torch import Tensor
 
+from ease.documents import reason_of
 from ease.errors import EaseError
 from ease.streams.images import content_hash, pixel_hash
 from ease.streams.intake.formats import HEAD, formats_of
@@ -349,7 +350,7 @@ def _to_eight_bits(image: Image.Image) -> Callable[[npt.NDArray[Any]], npt.NDArr
 
 
 def _unreadable(name: str, error: BaseException) -> EaseError:
-    reason = getattr(error, "strerror", None) or " ".join(str(error).split()) or type(error).__name__
+    reason = reason_of(error, "its content is damaged")
     if isinstance(error, Image.UnidentifiedImageError):
         reason = "no image format recognised"
     return EaseError(f"image '{name}' cannot be read ({reason}): repair or remove it")

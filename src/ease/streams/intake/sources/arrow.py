@@ -13,14 +13,14 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from ease.documents import parse_json
+from ease.documents import parse_json, reason_of
 from ease.errors import EaseError
 from ease.filesystem import explained, is_file, is_folder, read_bytes, shown
 from ease.streams.intake.limits import LIMITS, MB
 from ease.streams.intake.names import display_name
 from ease.streams.intake.scan import Unreadable
 from ease.streams.intake.sources.candidates import Candidates, Gathered
-from ease.streams.intake.sources.rows import MAX_ROWS, pyarrow, reason_of
+from ease.streams.intake.sources.rows import MAX_ROWS, pyarrow
 from ease.streams.intake.sources.table import LABEL_COLUMNS, label_text
 from ease.streams.intake.stored import StoredImage
 
@@ -159,8 +159,8 @@ def from_hub(
         )
     except Exception as error:  # no network, no such dataset, not allowed: many kinds of errors
         raise EaseError(
-            f"cannot load the dataset '{display_name(repository)}' from the hub ({type(error).__name__}: "
-            f"{reason_of(error)}): check its name and the network, or give a folder"
+            f"cannot load the dataset '{display_name(repository)}' from the hub "
+            f"({reason_of(error, 'no answer that can be used')}): check its name and the network, or give a folder"
         ) from error
     files = sorted(folder.glob(f"*/{split}/*.parquet"))
     configurations = sorted({path.parents[1].name for path in files})
@@ -305,4 +305,6 @@ def _json(path: Path) -> dict[str, Any]:
 
 
 def _damaged(path: Path, error: Exception) -> EaseError:
-    return EaseError(f"'{shown(path)}' is damaged ({reason_of(error)}): save the dataset again")
+    return EaseError(
+        f"'{shown(path)}' is damaged ({reason_of(error, 'its content makes no sense')}): save the dataset again"
+    )

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import csv
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from ease.documents import parse_json
+from ease.documents import parse_json, reason_of
 from ease.errors import EaseError
 from ease.filesystem import explained, is_file, shown
 
@@ -99,7 +100,8 @@ class Table:
     @contextmanager
     def _lines(self) -> Iterator[Iterator[str]]:
         with explained("read", self.path), open(self.path, "rb") as file:
-            yield self._decoded(file)
+            # Files of the system that say that they are empty may never end.
+            yield self._decoded(file) if os.fstat(file.fileno()).st_size else iter(())
 
     def _decoded(self, file: BinaryIO) -> Iterator[str]:
         number = 0
@@ -166,7 +168,9 @@ class Table:
         except EaseError:
             raise
         except Exception as error:  # on damaged files pyarrow raises almost anything
-            raise self.fault(f"it is damaged or not Parquet ({reason_of(error)}): write it again") from error
+            raise self.fault(
+                f"it is damaged or not Parquet ({reason_of(error, 'its content is damaged')}): write it again"
+            ) from error
 
     def _parquet_rows(self, wanted: tuple[str, ...] | None) -> Iterator[Row]:
         with self._parquet() as file:
@@ -187,8 +191,3 @@ def pyarrow() -> Any:
     except ImportError as error:
         raise EaseError("Parquet and Arrow need pyarrow: pip install 'ease-cil[data]'") from error
     return pyarrow
-
-
-def reason_of(error: BaseException) -> str:
-    """The first sentence of what another package says, for a message."""
-    return " ".join(str(error).split())[:120] or type(error).__name__

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ease.documents import reason_of
 from ease.errors import EaseError
-from ease.filesystem import shown
+from ease.filesystem import is_file, shown, size_of
 from ease.streams.intake.limits import LIMITS
-from ease.streams.intake.sources.rows import reason_of
 
 VIDEO_EXTENSIONS = frozenset({".mp4", ".mov", ".m4v", ".mkv", ".avi", ".webm", ".mpg", ".mpeg"})
 MAX_FRAMES = 10_000_000
@@ -39,6 +39,8 @@ def video_frames(path: Path, every: int) -> Iterator[tuple[int, Tensor]]:
     if every < 1:
         raise EaseError(f"every {every}-th frame makes no sense: give 1 or more")
     av = _av()
+    if is_file(path) and not size_of(path):  # files of the system that say so may never end
+        raise EaseError(f"video '{shown(path)}' is empty: leave it out")
     try:
         with av.open(str(path), "r") as container:
             if not container.streams.video:
@@ -55,7 +57,7 @@ def video_frames(path: Path, every: int) -> Iterator[tuple[int, Tensor]]:
         raise
     except Exception as error:  # ffmpeg has an error for everything
         raise EaseError(
-            f"video '{shown(path)}' cannot be read ({reason_of(error)}): repair or remove it"
+            f"video '{shown(path)}' cannot be read ({reason_of(error, 'its content is damaged')}): repair or remove it"
         ) from error
 
 

@@ -18,6 +18,7 @@ from functools import cache
 from pathlib import Path
 from urllib.parse import SplitResult, urljoin, urlsplit
 
+from ease.documents import reason_of
 from ease.errors import EaseError
 from ease.streams.intake.limits import MB, too_large
 from ease.streams.intake.names import display_name
@@ -85,8 +86,7 @@ def fetch(url: str, *, private: bool = False, limit: int = MAX_BYTES, seconds: f
         except EaseError:
             raise
         except (OSError, http.client.HTTPException, ValueError) as error:
-            reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-            raise _failed(first, reason) from error
+            raise _failed(first, reason_of(error, "no answer that can be used")) from error
         if isinstance(answer, bytes):
             return answer
         url = answer
