@@ -38,6 +38,27 @@ def showable(text: str) -> str:
     return "".join(_escaped(c) if unicodedata.category(c) in ("Cc", "Cf") else c for c in plain)
 
 
+_TURNING = set("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+"""Invisible characters that turn the direction of text. The joiners of emojis and of Persian words are none."""
+
+
+def printable(text: str) -> str:
+    """Text with names in it, as a command prints it: what steers a terminal or turns the text is shown as escapes.
+
+    Unlike `showable` it keeps line breaks, tabs and the joiners inside names.
+    """
+    plain = text.encode(errors="backslashreplace").decode()
+    if plain.isascii() and plain.isprintable():
+        return plain
+    return "".join(_escaped(c) if _steers(c) else c for c in plain)
+
+
+def _steers(character: str) -> bool:
+    if character in "\n\t":
+        return False
+    return unicodedata.category(character) in ("Cc", "Zl", "Zp") or character in _TURNING
+
+
 def _escaped(character: str) -> str:
     code = ord(character)
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"

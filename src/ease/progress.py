@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol
 
+from ease.errors import printable
+
 Advance = Callable[[int], None]
 
 
@@ -78,4 +80,4 @@ class Bars:
                 self._rich.stop()
 
     def say(self, line: str) -> None:
-        self._console.print(line, highlight=False, markup=False)
+        self._console.print(printable(line), highlight=False, markup=False)

@@ -104,6 +104,7 @@ for name, command in lists.LISTS.items():  # the older names of 'ease list NAME'
 def main() -> None:
     """The console script. An error is one line and exit code 2, with a traceback only if --debug is given."""
     debug = "--debug" in sys.argv
+    _open_closed_streams()
     _show_all_characters()
     _quiet_pillow()
     try:
@@ -139,6 +140,13 @@ def main() -> None:
         if debug or message is None:
             raise
         _fail(f"error: {one_line(message())} (see --help)")
+
+
+def _open_closed_streams() -> None:
+    """A shell may start a command with closed streams (`>&-`); a file opened later would take the place of one."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115
 
 
 def _show_all_characters() -> None:

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from ease.cli.output import echo
 from ease.errors import EaseError
 
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before removing; for scripts.")]
@@ -29,11 +30,11 @@ def ask_before_removing(command: str, goes: Sequence[str], yes: bool) -> None:
             f"'ease {command}' removes for good: {'; '.join(goes)}: "
             "there is no terminal to ask in, so add --yes if that is wanted"
         )
-    typer.echo("This removes for good:", err=True)  # not on stdout, which may be JSON
+    echo("This removes for good:", err=True)  # not on stdout, which may be JSON
     for each in goes:
-        typer.echo(f"  - {each}", err=True)
+        echo(f"  - {each}", err=True)
     if not typer.confirm("Go on?", default=False, err=True):
-        typer.echo("nothing was changed", err=True)
+        echo("nothing was changed", err=True)
         raise typer.Exit(1)
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from ease.cli import options
-from ease.cli.output import print_json
+from ease.cli.output import echo, print_json
 
 SHOWN = 20
 """Findings that are printed; the report has all of them."""
@@ -67,20 +67,20 @@ def check(
     if as_json:
         print_json(found.document())
         return
-    typer.echo(
+    echo(
         f"{found.images:,} photos of {found.classes} class{'es' * (found.classes != 1)}: "
         f"{len(found.findings) or 'nothing'} to look at"
     )
     for finding in found.findings[:SHOWN]:
-        typer.echo(f"  {finding.sentence}")
+        echo(f"  {finding.sentence}")
     if len(found.findings) > SHOWN:
         where = written[0] if written else "--out DIR or --json"
-        typer.echo(f"  and {len(found.findings) - SHOWN} more: see {where}")
-    typer.echo(
+        echo(f"  and {len(found.findings) - SHOWN} more: see {where}")
+    echo(
         f"about {100 * found.false_alarms:g} in 100 photos with right labels are expected to be named: "
         "look before you move one"
     )
     for note in found.notes:
-        typer.echo(f"note: {note}")
+        echo(f"note: {note}")
     if written:
-        typer.echo(f"wrote {', '.join(str(path) for path in written)}")
+        echo(f"wrote {', '.join(str(path) for path in written)}")

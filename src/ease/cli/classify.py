@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ease.cli import asking, options
-from ease.cli.output import print_json
+from ease.cli.output import echo, print_json
 from ease.errors import EaseError, unknown
 
 if TYPE_CHECKING:
@@ -115,21 +115,21 @@ def _tell_learned(learned: Learned, classifier: Classifier, as_json: bool) -> No
     what += [f"more of {_count(len(learned.extended), 'known class', 'known classes')}"] * bool(
         learned.extended
     )
-    typer.echo(
+    echo(
         f"learned {' and '.join(what)} from {_count(learned.images, 'image')}; "
         f"the model has {_count(len(classifier.classes), 'class', 'classes')}"
     )
     if learned.accuracy is not None:
-        typer.echo(
+        echo(
             f"recognised {learned.accuracy:.1f} % of {_count(learned.held_out, 'held-out image')} of the new classes"
         )
     elif classifier.calibration.calibrated:
-        typer.echo("no image was held out, so the accuracy was not measured")
+        echo("no image was held out, so the accuracy was not measured")
     else:
-        typer.echo("no image was held out: confidences are not calibrated")
+        echo("no image was held out: confidences are not calibrated")
     for note in learned.notes:
-        typer.echo(f"note: {note}")
-    typer.echo(f"wrote generation {learned.generation} of {classifier.path}")
+        echo(f"note: {note}")
+    echo(f"wrote generation {learned.generation} of {classifier.path}")
 
 
 def _count(number: int, one: str, several: str | None = None) -> str:
@@ -147,7 +147,7 @@ def rename(
 
     classifier = Classifier.open(model, weights)
     classifier.rename(old, new)
-    typer.echo(f"renamed '{old}' to '{new}' (generation {classifier.generation})")
+    echo(f"renamed '{old}' to '{new}' (generation {classifier.generation})")
 
 
 def forget(
@@ -169,10 +169,10 @@ def forget(
     if as_json:
         print_json(asdict(done))
         return
-    typer.echo(f"forgot '{name}' and all other generations (generation {done.generation})")
-    typer.echo(f"largest change of the direction of another class: {done.moved:.2g} (1 - cosine)")
+    echo(f"forgot '{name}' and all other generations (generation {done.generation})")
+    echo(f"largest change of the direction of another class: {done.moved:.2g} (1 - cosine)")
     if done.kept:
-        typer.echo(f"what still contains information about it: {done.kept}")
+        echo(f"what still contains information about it: {done.kept}")
 
 
 def _what_goes(model: Path, name: str) -> list[str]:
@@ -216,7 +216,7 @@ def rollback(
         raise EaseError("--json is for the list of generations: leave it out, or give no generation")
     directory.rollback(generation)
     classes = _count(len(directory.manifest().classes), "class", "classes")
-    typer.echo(f"{model} is at generation {generation}: {classes}")
+    echo(f"{model} is at generation {generation}: {classes}")
 
 
 def _list_generations(model: Path, as_json: bool) -> None:
@@ -237,7 +237,7 @@ def _list_generations(model: Path, as_json: bool) -> None:
             )
         if one.undone:
             what += " Undone by a rollback."
-        typer.echo(
+        echo(
             f"{mark} {one.generation}  {one.date[:16].replace('T', ' ')}  "
             f"{_count(one.total, 'class', 'classes')}: {what}"
         )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from ease.cli import options
-from ease.cli.output import print_json
+from ease.cli.output import echo, print_json
 from ease.errors import EaseError
 
 if TYPE_CHECKING:
@@ -44,13 +44,13 @@ def correct(
         print_json(asdict(done))
         return
     if done.confirmed:
-        typer.echo(f"the model says '{done.name}' already: counted as right, the photo is not kept")
+        echo(f"the model says '{done.name}' already: counted as right, the photo is not kept")
         return
     what = f"'{done.name}'" if done.known else f"'{done.name}', a new class"
-    typer.echo(f"kept {image} as {what} ({done.id}); learn it with: ease learn --inbox --model {model}")
+    echo(f"kept {image} as {what} ({done.id}); learn it with: ease learn --inbox --model {model}")
     if done.similar:
         names = ", ".join(f"'{other}'" for other in done.similar)
-        typer.echo(
+        echo(
             f"note: there is a class {names}; if you meant that: ease inbox --model {model} --name {done.id}=NAME"
         )
 
@@ -86,7 +86,7 @@ def inbox(
         _list(found, model, weights, as_json)
         return
     for line in _changed(found, names or [], discard or [], clear, undo, yes):
-        typer.echo(line)
+        echo(line)
 
 
 def _changed(
@@ -122,7 +122,7 @@ def _confirmed(act: Callable[..., T], yes: bool) -> T:
     except LikeNameError as error:
         if not sys.stdin.isatty():
             raise
-        typer.echo(str(error))
+        echo(str(error))
         if not typer.confirm("Use the new name?"):
             raise EaseError("nothing was changed: give the name again as it should be") from error
         return act(confirm=True)
@@ -164,22 +164,22 @@ def _list(inbox: Inbox, model: Path, weights: Path | None, as_json: bool) -> Non
         )
         return
     if not inbox.on:
-        typer.echo(f"{model} has no inbox: nothing is kept until an answer is corrected (ease correct)")
+        echo(f"{model} has no inbox: nothing is kept until an answer is corrected (ease correct)")
         return
-    typer.echo(f"{_photos(len(photos))}, {inbox.total_bytes / 1e6:.1f} of {inbox.most_bytes / 1e6:.0f} MB")
+    echo(f"{_photos(len(photos))}, {inbox.total_bytes / 1e6:.1f} of {inbox.most_bytes / 1e6:.0f} MB")
     for photo in photos:
         name = "?" if photo.name is None else photo.name + (" (new)" if photo.class_id is None else "")
         said = ", ".join(f"{each.name} {100 * each.confidence:.0f} %" for each in photo.suggestions[:2])
         answer = f"  the model said: {said}" if said else ""
-        typer.echo(f"{photo.id}  {photo.state:9}  {name}  {photo.file}{answer}")
+        echo(f"{photo.id}  {photo.state:9}  {name}  {photo.file}{answer}")
     for group in groups:
-        typer.echo(f"look alike, perhaps a new class: {', '.join(group)}")
+        echo(f"look alike, perhaps a new class: {', '.join(group)}")
     if outcome.count:
-        typer.echo(
+        echo(
             f"answers that people judged since the model last learned: {outcome.right} of {outcome.count} right"
         )
     if any(photo.name is not None for photo in photos):
-        typer.echo(f"learn those that have names with: ease learn --inbox --model {model}")
+        echo(f"learn those that have names with: ease learn --inbox --model {model}")
 
 
 def _groups(inbox: Inbox, photos: list[InboxPhoto], weights: Path | None) -> list[list[str]]:

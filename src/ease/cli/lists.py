@@ -9,7 +9,8 @@ from typing import Annotated
 import typer
 
 from ease.cli import options
-from ease.cli.output import listing, print_json
+from ease.cli.output import echo, listing, print_json
+from ease.errors import showable
 
 
 def methods(as_json: options.Json = False) -> None:
@@ -24,7 +25,7 @@ def methods(as_json: options.Json = False) -> None:
     ]
     listing(rows, as_json)
     for line in (*faults().values(), *tuning_faults().values()):
-        typer.echo(f"note: {line}", err=True)
+        echo(f"note: {line}", err=True)
 
 
 def datasets(as_json: options.Json = False) -> None:
@@ -33,7 +34,7 @@ def datasets(as_json: options.Json = False) -> None:
 
     listing([{"name": name, "about": about} for name, about in dataset_list().items()], as_json)
     for line in dataset_faults().values():
-        typer.echo(f"note: {line}", err=True)
+        echo(f"note: {line}", err=True)
 
 
 def backbones(as_json: options.Json = False) -> None:
@@ -61,7 +62,7 @@ def presets(
         listing(named, as_json)
     elif name is not None:
         listing([{"name": name, "about": about[name]}], as_json)
-        typer.echo(f"note: preset '{name}' has no rows: it can be used with every dataset", err=True)
+        echo(f"note: preset '{name}' has no rows: it can be used with every dataset", err=True)
     elif as_json:
         print_json([{"name": key, "about": line} for key, line in about.items()] + named)
     else:
@@ -69,7 +70,7 @@ def presets(
             key: f"{line} ({len(rows[key])} rows)" if rows[key] else line for key, line in about.items()
         }
         listing([{"name": key, "about": line} for key, line in listed.items()], as_json)
-        typer.echo("list the rows of a preset with: ease list presets NAME", err=True)
+        echo("list the rows of a preset with: ease list presets NAME", err=True)
 
 
 def studies(as_json: options.Json = False) -> None:
@@ -118,6 +119,6 @@ def check(
         print_json(found.as_json())
     else:
         for line in found.lines():
-            typer.echo(line)
+            echo(showable(line))
     if not found.good:
         raise typer.Exit(1)

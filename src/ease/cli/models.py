@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from ease.cli import asking, options
-from ease.cli.output import console, print_json
+from ease.cli.output import console, echo, print_json
 from ease.errors import EaseError
 
 
@@ -59,11 +59,11 @@ def evaluate(
         print_json(found)
         return
     images = f"{found['count']} images, {found['classes']} classes"
-    typer.echo(f"{found['accuracy']:.2f} % of {images} (top-5 {found['top5']:.2f} %)")
+    echo(f"{found['accuracy']:.2f} % of {images} (top-5 {found['top5']:.2f} %)")
     tasks = "  ".join(f"{a:.1f}" if a is not None else "-" for a in found["per_task"])
-    typer.echo(f"by task: {tasks}")
+    echo(f"by task: {tasks}")
     for note in found["notes"]:
-        typer.echo(f"note: {note}")
+        echo(f"note: {note}")
 
 
 def _evaluate_photos(
@@ -88,28 +88,28 @@ def _evaluate_photos(
     if as_json:
         print_json(found.as_json())
         return
-    typer.echo(
+    echo(
         f"{found.accuracy:.2f} % of {found.images} images, {len(found.names)} classes (top-5 {found.top5:.2f} %)"
     )
     calibrated = "not calibrated" if found.ece_after is None else f"{found.ece_after:.1f} % after"
-    typer.echo(f"calibration error (ECE): {found.ece_before:.1f} % before calibration, {calibrated}")
+    echo(f"calibration error (ECE): {found.ece_before:.1f} % before calibration, {calibrated}")
     if found.accepted is not None:
-        typer.echo(f"images of known classes taken as known: {found.accepted:.1f} %")
+        echo(f"images of known classes taken as known: {found.accepted:.1f} %")
     if found.auroc is not None:
         unknown_classes = ", ".join(found.unknown_classes)
-        typer.echo(
+        echo(
             f"images of unknown classes ({unknown_classes}) taken as unknown: {found.rejected:.1f} %, "
             f"AUROC {found.auroc:.3f}"
         )
     worst = [f"{name} {rate:.0f} %" for name, rate in list(found.by_class().items())[:5] if rate < 100]
     if worst:
-        typer.echo(f"worst classes: {', '.join(worst)}")
+        echo(f"worst classes: {', '.join(worst)}")
     for name, other, count in found.confusions(5):
-        typer.echo(f"  {name} taken for {other}: {count}")
+        echo(f"  {name} taken for {other}: {count}")
     for note in found.notes:
-        typer.echo(f"note: {note}")
+        echo(f"note: {note}")
     if written:
-        typer.echo(f"wrote {', '.join(str(path) for path in written)}")
+        echo(f"wrote {', '.join(str(path) for path in written)}")
 
 
 def info(
@@ -129,11 +129,11 @@ def info(
     if as_json:
         print_json(found)
         return
-    typer.echo(
+    echo(
         f"{found['method']} on {found['backbone']}, generation {found['generation']}, {len(found['classes'])} classes"
     )
     for task, names in enumerate(found["tasks"], start=1):
-        typer.echo(f"task {task}: {', '.join(names)}")
+        echo(f"task {task}: {', '.join(names)}")
     for act in found["history"]:
         what = [f"{len(act['classes'])} classes"] * bool(act["classes"])
         what += [f"more of {', '.join(act['extended'])}"] * bool(act["extended"])
@@ -143,24 +143,24 @@ def info(
             if act["held_out"]:
                 low, high = wilson(round(act["accuracy"] * act["held_out"] / 100), act["held_out"])
                 measured += f" (95 % interval {low:.0f} to {high:.0f} %)"
-        typer.echo(
+        echo(
             f"{act['date'][:10]}: {' and '.join(what) or 'classes forgotten since'}, {act['images']} images; {measured}"
         )
     titles = {"learner": find_method(found["method"]).state_title, "memory": "training images"}
     parts = [f"{titles.get(kind, kind)} {size / 1e6:.2f} MB" for kind, size in found["bytes_by_kind"].items()]
     parts += [f"stored as {' and '.join(found['storages'])}"] * bool(found["storages"])
     passes = found["passes_per_image"]
-    typer.echo(
+    echo(
         f"{found['bytes'] / 1e6:.2f} MB in {found['files']} files ({', '.join(parts) or 'none yet'}), "
         f"{passes} pass{'es' * (passes != 1)} per image"
     )
     if found["adapted"] is not None:
         adapted = "backbone adapted to the first classes" if found["adapted"] else "backbone not adapted"
-        typer.echo(adapted)
+        echo(adapted)
     if inbox.on:
         kept = found["inbox"]
         photos = f"{kept['photos']} photo{'s' * (kept['photos'] != 1)}"
-        typer.echo(
+        echo(
             f"kept images: {photos}, {kept['bytes'] / 1e6:.2f} MB, in {inbox.path.name} until they are learned"
         )
 
@@ -225,17 +225,17 @@ def compact(
         return
     _show_sizes(done)
     if not done.changed:
-        typer.echo("nothing to do: the model is already as small as that")
+        echo("nothing to do: the model is already as small as that")
     elif done.generation is None:
-        typer.echo("nothing was written (--dry-run)")
+        echo("nothing was written (--dry-run)")
     else:
-        typer.echo(f"wrote generation {done.generation} of {model}")
+        echo(f"wrote generation {done.generation} of {model}")
         if not forget_history:
-            typer.echo(f"restore the old one with: ease rollback --model {model} {done.previous}")
+            echo(f"restore the old one with: ease rollback --model {model} {done.previous}")
     if forget_history and not dry_run:
-        typer.echo("forgot all earlier generations")
+        echo("forgot all earlier generations")
     elif done.history_bytes:
-        typer.echo(
+        echo(
             f"files of other generations take {done.history_bytes} bytes (remove them with --forget-history)"
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -149,6 +150,21 @@ def refuse_or_skip(text: str) -> RefuseOrSkip:
 def allowed_urls(public: bool, private: bool) -> bool | Literal["private"]:
     """The value of --allow-urls and --allow-private-urls."""
     return "private" if private else public
+
+
+def sets_beside(sets: list[str] | None, given: Mapping[str, object]) -> list[str]:
+    """The values of --set; one that contradicts an option is refused.
+
+    Args:
+        sets: `key=value` texts.
+        given: The options of the command by the names of their settings; None means not given.
+    """
+    for text in sets or []:
+        key = text.partition("=")[0].strip().replace("-", "_")
+        if given.get(key) is not None:
+            option = key.replace("_", "-")
+            raise EaseError(f"{key} is given twice, by --{option} and by --set: leave one of them out")
+    return sets or []
 
 
 def path_text(path: Path | None) -> str | None:

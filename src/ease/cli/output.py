@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from typing import Any
 
 import typer
+
+from ease.errors import printable
+
+
+def echo(text: str, *, err: bool = False, nl: bool = True) -> None:
+    """Print text in which names of files or classes may stand: none of them can steer the terminal."""
+    typer.echo(printable(text), err=err, nl=nl)
 
 
 def listing(rows: list[dict[str, Any]], as_json: bool) -> None:
@@ -26,12 +34,31 @@ def listing(rows: list[dict[str, Any]], as_json: bool) -> None:
 
 
 def print_json(value: Any) -> None:
-    typer.echo(json.dumps(value, indent=1))
+    echo(json.dumps(value, indent=1))
 
 
 def console() -> Any:
-    from rich.console import Console
+    from rich.console import Console, ConsoleOptions, RenderableType
+    from rich.segment import Segment
 
-    console = Console(highlight=False)
+    class Printable(Console):
+        """Prints names in tables as `echo` prints them."""
+
+        inside = False
+
+        def render(
+            self, renderable: RenderableType, options: ConsoleOptions | None = None
+        ) -> Iterable[Segment]:
+            if self.inside:  # a cell: escapes would be cut off, since its width is fixed already
+                yield from super().render(renderable, options)
+                return
+            self.inside = True
+            try:
+                for text, style, control in super().render(renderable, options):
+                    yield Segment(text if control else printable(text), style, control)
+            finally:
+                self.inside = False
+
+    console = Printable(highlight=False)
     # In a pipe rich would fold tables at 80 columns and break them.
-    return console if console.is_terminal else Console(highlight=False, width=200)
+    return console if console.is_terminal else Printable(highlight=False, width=200)

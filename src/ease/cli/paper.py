@@ -9,7 +9,7 @@ import typer
 
 from ease.cli import options
 from ease.cli.options import names, path_text, seed_numbers, shard_numbers
-from ease.cli.output import console, listing, print_json
+from ease.cli.output import console, echo, listing, print_json
 
 
 def paper(
@@ -48,11 +48,12 @@ def paper(
     from ease.experiments.reproduction import Reproduction
     from ease.progress import Bars
 
+    size, part, numbers = check_scale(scale), shard_numbers(shard), seed_numbers(seeds)
     if name == "list":
         rows = [{"name": n, "paper": e.paper, "what": e.title} for n, e in exhibits().items()]
         listing(rows, as_json)
         if not as_json:
-            typer.echo("")
+            echo("")
             listing([{"scale": scale, "what": about} for scale, about in scales().items()], False)
         return
     given = {
@@ -65,18 +66,16 @@ def paper(
         "limit_per_class": limit_per_class,
         "preset": preset,
     }
-    size = check_scale(scale)
-    wanted = plan_exhibits(
-        name, size, methods=names(methods), seeds=seed_numbers(seeds), options=given, sets=sets or []
-    )
+    own = options.sets_beside(sets, {**given, "seed": numbers or None})
+    wanted = plan_exhibits(name, size, methods=names(methods), seeds=numbers, options=given, sets=own)
     work = Reproduction(wanted, out or Path("runs") / f"paper-{size}")
     records = {}
-    for drawn in work.run(jobs, shard_numbers(shard), Bars()):
+    for drawn in work.run(jobs, part, Bars()):
         records[drawn.name] = [record.as_json() for record in drawn.records]
         if not as_json:
-            typer.echo(f"{drawn.exhibit.paper}: {drawn.exhibit.title}")
+            echo(f"{drawn.exhibit.paper}: {drawn.exhibit.title}")
             console().print(drawn.table)
-            typer.echo(f"wrote {', '.join(str(path) for path in drawn.written)}")
+            echo(f"wrote {', '.join(str(path) for path in drawn.written)}")
     if as_json:
         print_json(records)
     if work.failure is not None:

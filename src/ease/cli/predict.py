@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ease.cli import options
+from ease.cli.output import echo
 from ease.errors import EaseError, showable
 from ease.filesystem import what_is
 
@@ -202,10 +203,10 @@ def _write(
             classifier, inputs, out, top_k=top, budget=budget, unreadable=damaged, progress=Bars()
         )
     except KeyboardInterrupt:
-        typer.echo(f"the same command continues where this one was interrupted ({out}.parts)", err=True)
+        echo(f"the same command continues where this one was interrupted ({out}.parts)", err=True)
         raise
     continued = f", {done.continued:,} of them by an earlier command" if done.continued else ""
-    typer.echo(f"wrote {done.rows:,} rows to {done.path}{continued}")
+    echo(f"wrote {done.rows:,} rows to {done.path}{continued}")
     _end(done.errors, done.rows, done.first_error)
 
 
@@ -241,7 +242,7 @@ def _explain(classifier: Classifier, inputs: list[Input], folder: Path) -> None:
             advance(1)
     if explained:
         page, *_ = write_explanations(explained, folder)
-        typer.echo(f"wrote {page}, and a picture for each photo", err=True)
+        echo(f"wrote {page}, and a picture for each photo", err=True)
 
 
 def _show(classifier: Classifier, predictions: Iterator[Prediction], show: Print) -> tuple[int, int, str]:
@@ -266,20 +267,20 @@ def _show(classifier: Classifier, predictions: Iterator[Prediction], show: Print
 def _end(errors: int, rows: int, first: str) -> None:
     if errors:
         some = f" ({first})" if first else ""
-        typer.echo(f"{errors:,} of {rows:,} images could not be used{some}", err=True)
+        echo(f"{errors:,} of {rows:,} images could not be used{some}", err=True)
         raise typer.Exit(SOME_FAILED)
 
 
 def _print_text(classifier: Classifier, predictions: Iterator[Prediction]) -> None:
     for one in predictions:
         if one.error is not None:
-            typer.echo(f"{showable(str(one.file))}: error: {one.error}")
+            echo(f"{showable(str(one.file))}: error: {one.error}")
             continue
         classes = ", ".join(f"{each.name} {100 * each.confidence:.1f} %" for each in one.classes)
         named = " (named by a person)" if one.corrected else ""
-        typer.echo(f"{showable(str(one.file))}: {'unknown? ' if one.is_unknown else ''}{classes}{named}")
+        echo(f"{showable(str(one.file))}: {'unknown? ' if one.is_unknown else ''}{classes}{named}")
     if not classifier.calibration.calibrated:
-        typer.echo("note: confidences are not calibrated: no class had enough images for that", err=True)
+        echo("note: confidences are not calibrated: no class had enough images for that", err=True)
 
 
 def _print_json(classifier: Classifier, predictions: Iterator[Prediction]) -> None:
@@ -292,13 +293,13 @@ def _print_json(classifier: Classifier, predictions: Iterator[Prediction]) -> No
         generation=classifier.generation, calibrated=classifier.calibration.calibrated, predictions=()
     )
     head, _, tail = json.dumps(empty.model_dump(mode="json"), indent=1).partition("[]")
-    typer.echo(f"{head}[", nl=False)
+    echo(f"{head}[", nl=False)
     between = "\n"
     for one in predictions:
         text = json.dumps(one.model_dump(mode="json"), indent=1)
-        typer.echo(between + "\n".join(f"  {line}" for line in text.splitlines()), nl=False)
+        echo(between + "\n".join(f"  {line}" for line in text.splitlines()), nl=False)
         between = ",\n"
-    typer.echo(("" if between == "\n" else "\n ") + f"]{tail}")
+    echo(("" if between == "\n" else "\n ") + f"]{tail}")
 
 
 def _print_csv(classifier: Classifier, predictions: Iterator[Prediction]) -> None:
@@ -306,11 +307,11 @@ def _print_csv(classifier: Classifier, predictions: Iterator[Prediction]) -> Non
     from ease.reporting.tabular import csv_text
 
     heads = ["file", "rank", "class", "confidence", "unknown", "threshold", "is_unknown", "error"]
-    sys.stdout.write(csv_text(heads, []))
+    echo(csv_text(heads, []), nl=False)
     for one in predictions:
         rest = [csv_number(one.unknown), csv_number(one.threshold), csv_flag(one.is_unknown), one.error or ""]
         lines: list[list[object]] = [
             [one.file, rank, each.name, csv_number(each.confidence), *rest]
             for rank, each in enumerate(one.classes, start=1)
         ]
-        sys.stdout.write(csv_text(heads, lines or [[one.file, "", "", "", *rest]]).partition("\n")[2])
+        echo(csv_text(heads, lines or [[one.file, "", "", "", *rest]]).partition("\n")[2], nl=False)

@@ -10,7 +10,7 @@ import typer
 
 from ease.cli import options
 from ease.cli.options import names, path_text, seed_numbers
-from ease.cli.output import console, print_json
+from ease.cli.output import console, echo, print_json
 from ease.errors import EaseError
 
 
@@ -129,7 +129,12 @@ def run(
         if out is None:
             raise EaseError("no folder for the results: give --out DIR, or --resume DIR to continue a run")
         given = {k: str(v) if isinstance(v, Path) else v for k, v in given.items()}
-        resolved, notes = resolve(given, preset=preset, file=config, sets=sets or [])
+        resolved, notes = resolve(
+            given,
+            preset=preset,
+            file=config,
+            sets=options.sets_beside(sets, {**given, "preset": preset}),
+        )
         record, folder = start_run(resolved, out, notes, Bars()), out
     if int(os.environ.get("LOCAL_RANK", "0")):
         return  # only the first process of a distributed run prints
@@ -138,8 +143,8 @@ def run(
         return
     console().print(comparison([record]).rich())
     for note in record.notes:
-        typer.echo(f"note: {note}")
-    typer.echo(
+        echo(f"note: {note}")
+    echo(
         f"wrote {folder / 'record.json'}, {folder / 'report.html'}, {folder / 'predictions.npz'}, {folder / 'model'}"
     )
 
@@ -164,13 +169,15 @@ def study(
 
     given = {"data_root": path_text(data_root), "weights": path_text(weights)}
     plan = load_study(name)
-    cells = plan.cells(names(methods), seed_numbers(seeds), given, sets or [])
+    numbers = seed_numbers(seeds)
+    own = options.sets_beside(sets, {**given, "seed": numbers or None})
+    cells = plan.cells(names(methods), numbers, given, own)
     table, written = run_study(cells, out, jobs, Bars(), plan.fused)
     if as_json:
         print_json([record.as_json() for row in table.rows for record in row.series.records])
         return
     console().print(table.rich())
-    typer.echo(f"wrote {', '.join(str(path) for path in written)}")
+    echo(f"wrote {', '.join(str(path) for path in written)}")
 
 
 def report(
@@ -189,12 +196,12 @@ def report(
     records = found.records
     table, written = write_comparison(records, out)
     for folder in found.unfinished:
-        typer.echo(f"note: the run in {folder} is not finished and was left out", err=True)
+        echo(f"note: the run in {folder} is not finished and was left out", err=True)
     if as_json:
         print_json([record.as_json() for record in records])
         return
     console().print(table.rich())
-    typer.echo(f"wrote {', '.join(str(path) for path in written)}")
+    echo(f"wrote {', '.join(str(path) for path in written)}")
 
 
 def compare(

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from ease.cli import options
+from ease.cli.output import echo
 from ease.errors import EaseError
 
 
@@ -117,7 +118,7 @@ def serve(
         "inbox": inbox,
         "collect_unsure": collect_unsure,
         "traces": traces,
-        "announce": typer.echo,
+        "announce": echo,
     }
     if models is not None:
         if create or any(value is not None for value in new.values()):

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from ease.cli import options
-from ease.cli.output import print_json
+from ease.cli.output import echo, print_json
 
 
 def export(
@@ -26,7 +26,7 @@ def export(
     if as_json:
         print_json({**asdict(done), "path": str(done.path)})
         return
-    typer.echo(
+    echo(
         f"{done.path}: {_size(done.bytes)}, {done.classes} classes, opset {done.opset}, "
         f"outputs {', '.join(done.outputs)}, largest difference {done.largest_difference:.1e}"
     )
@@ -53,7 +53,7 @@ def pack(
     if as_json:
         print_json({**asdict(done), "path": str(done.path)})
         return
-    typer.echo(f"{done.path}: {_size(done.bytes)}, generation {done.generation}, {done.files} files")
+    echo(f"{done.path}: {_size(done.bytes)}, generation {done.generation}, {done.files} files")
 
 
 def unpack(
@@ -70,7 +70,7 @@ def unpack(
     if as_json:
         print_json({**asdict(done), "path": str(done.path)})
         return
-    typer.echo(
+    echo(
         f"{done.path}: generation {done.generation}, {done.files} files, all checksums are right; "
         f"show it with: ease info {done.path}"
     )
@@ -110,9 +110,9 @@ def push(
     if as_json:
         print_json(asdict(done))
         return
-    typer.echo(f"{done.place}: {_size(done.bytes)}, generation {done.generation}")
-    typer.echo(f"SHA-256 {done.sha256}")
-    typer.echo(f"get it with: ease pull {done.place} MODEL --sha256 {done.sha256}")
+    echo(f"{done.place}: {_size(done.bytes)}, generation {done.generation}")
+    echo(f"SHA-256 {done.sha256}")
+    echo(f"get it with: ease pull {done.place} MODEL --sha256 {done.sha256}")
 
 
 def pull(
@@ -133,12 +133,10 @@ def pull(
     if as_json:
         print_json({**asdict(done), "model": str(model)})
         return
-    typer.echo(f"{model}: {_size(done.bytes)}, generation {done.generation}, SHA-256 {done.sha256}")
+    echo(f"{model}: {_size(done.bytes)}, generation {done.generation}, SHA-256 {done.sha256}")
     if not done.checked:
-        typer.echo(
-            "note: it was compared with no SHA-256: there is none beside it, and --sha256 was not given"
-        )
-    typer.echo(f"show it with: ease info {model}")
+        echo("note: it was compared with no SHA-256: there is none beside it, and --sha256 was not given")
+    echo(f"show it with: ease info {model}")
 
 
 def card(
@@ -156,10 +154,10 @@ def card(
         check_place(out)
     text = model_card(model, license=license)
     if out is None:
-        typer.echo(text, nl=False)
+        echo(text, nl=False)
         return
     write_atomic(out, text.encode())
-    typer.echo(f"wrote {out}")
+    echo(f"wrote {out}")
 
 
 def _size(count: int) -> str:
