@@ -19,7 +19,7 @@ from ease.app.prediction import Prediction
 from ease.app.server.limits import Limits
 from ease.cli import output, predict
 from ease.config import resolve
-from ease.documents import parse_yaml, reason_of
+from ease.documents import parse_yaml, reason_of, shortened
 from ease.errors import EaseError, printable
 from ease.filesystem import content_digest
 from ease.methods import methods
@@ -163,6 +163,12 @@ def failure(act: Any) -> BaseException:
 )
 def test_messages_do_not_speak_of_python(act: Any, says: str) -> None:
     assert reason_of(failure(act)).startswith(says)
+
+
+def test_a_record_that_is_none_is_named_as_what_it_is(tmp_path: Path) -> None:
+    (tmp_path / "record.json").write_text("[1]")
+    assert "must be a JSON object, not [1]" in refused(ease("compare", tmp_path / "record.json", tmp_path))
+    assert shortened(10**5000) == "a number of thousands of digits"
 
 
 def test_what_our_own_code_says_is_kept() -> None:

@@ -223,7 +223,7 @@ def shortened(value: object) -> str:
     try:
         return _shorten.repr(value)
     except ValueError:  # a whole number of thousands of digits
-        return f"a {type(value).__name__}"
+        return "a number of thousands of digits"
 
 
 def _check(value: Any) -> None:

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 from pydantic import ConfigDict, Field, ValidationError, model_validator
 
 from ease.config import RecordedConfig
-from ease.documents import Count, Document, Text, fault_of
+from ease.documents import Count, Document, Text, fault_of, shortened
 from ease.errors import EaseError
 from ease.filesystem import entries, exists, is_file, is_folder, resolved, shown
 from ease.storage.files import read_json, write_json
@@ -175,7 +175,9 @@ class RunRecord(RecordPart):
     def parse(cls, value: object) -> RunRecord:
         """A record from JSON values of any version up to this one, or an `EaseError` that says what is wrong."""
         if not isinstance(value, dict):
-            raise EaseError(f"a record must be a JSON object, not {type(value).__name__}")
+            raise EaseError(
+                f"a record must be a JSON object, not {'null' if value is None else shortened(value)}"
+            )
         version = value.get("format", 1)
         if type(version) is not int or not 1 <= version <= FORMAT:
             raise EaseError(
