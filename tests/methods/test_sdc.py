@@ -8,7 +8,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from ease.methods.sdc import Sdc, SdcSettings, drift
+from ease.heads.drift import drift
+from ease.methods.sdc import Sdc, SdcSettings
 from ease.streams import ImageSet, Stream
 from ease.training.engine import Engine
 
