@@ -61,6 +61,8 @@ VARIANTS = {
     "layup first": ("layup", {"adapt": "first"}),
     "slca text": ("slca", {"variant": "text"}),
     "ssiat text": ("ssiat", {"variant": "text", "covariance": "low-rank", "covariance_rank": 4}),
+    "mos text": ("mos", {"variant": "text", "covariance": "diagonal"}),
+    "tuna text": ("tuna", {"variant": "text"}),
 }
 NAMES = [*methods(), *VARIANTS]
 
