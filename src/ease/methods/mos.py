@@ -84,7 +84,7 @@ class Mos(AdapterPerTask):
         if task.index > 0:
             pulled = Pulled(adapter, mean_weights(self.trained_states()), settings.merge)
         repeats = settings.variant == "released"
-        module = Network(self.backbone, pulled if pulled is not None and repeats else adapter, self.linear)
+        module = MosNetwork(self.backbone, pulled if pulled is not None and repeats else adapter, self.linear)
 
         def loss(outputs: tuple[Tensor, Tensor], labels: Tensor) -> Tensor:
             logits, features = outputs
@@ -178,13 +178,12 @@ def retrieve(scores: Tensor, answers: Tensor, column_of: Tensor, rounds: int) ->
     for _ in range(rounds):
         column = column_of[answers]
         found = scores.gather(0, column[None, :, None].expand(1, *scores.shape[1:]))[0]
-        answers = found.argmax(
-            dim=-1
-        )  # an adapter that leads to itself is tried again, which changes nothing
+        # An adapter that leads to itself is tried again, which changes nothing.
+        answers = found.argmax(dim=-1)
     return found
 
 
-class Network(TunedHead):
+class MosNetwork(TunedHead):
     """The module that is trained. The loss needs the features as well."""
 
     def forward(self, pixels: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
