@@ -70,7 +70,7 @@ def test_a_cycle_stops_after_four_rounds() -> None:
 
 
 def test_classes_of_one_task_lead_to_the_same_adapter() -> None:
-    scores = winning([1], [3], [0], [0])
+    scores = winning([1], [3], [2], [3])
     found = retrieve(scores, torch.tensor([0]), torch.tensor([0, 0, 1, 1]), rounds=4)
     assert torch.equal(found[0], scores[0, 0])
 
