@@ -21,6 +21,10 @@ def paper(
         Path | None, typer.Option(help="Folder for runs and results; default: runs/paper-SCALE.")
     ] = None,
     methods: options.Methods = None,
+    since: Annotated[
+        bool,
+        typer.Option("--since", help="Also methods published since the paper, in table1 and the curves."),
+    ] = False,
     seeds: options.Seeds = None,
     shard: Annotated[str, typer.Option(help="Do the I-th of N parts of the work.", metavar="I/N")] = "1/1",
     jobs: options.Jobs = 1,
@@ -67,7 +71,13 @@ def paper(
     }
     size = check_scale(scale)
     wanted = plan_exhibits(
-        name, size, methods=names(methods), seeds=seed_numbers(seeds), options=given, sets=sets or []
+        name,
+        size,
+        methods=names(methods),
+        since=since,
+        seeds=seed_numbers(seeds),
+        options=given,
+        sets=sets or [],
     )
     work = Reproduction(wanted, out or Path("runs") / f"paper-{size}")
     records = {}
