@@ -119,6 +119,30 @@ def test_published_figures_stand_only_beside_the_very_same() -> None:
     assert published(measurement, limited) is None
 
 
+def test_methods_published_since_are_asked_for_and_stand_apart() -> None:
+    table = find_exhibit("table1")
+    own = {m.row.method for m in measurements(table, "tiny")}
+    assert "slca" not in own
+    more = measurements(table, "tiny", since=True)
+    assert own < {m.row.method for m in more}
+    titles = [m.row.title for m in more if m.row.method == "ssiat"]
+    assert list(dict.fromkeys(titles)) == ["SSIAT", "SSIAT, text"]
+    assert {m.row.method for m in measurements(table, "tiny", methods=["slca"])} == {"slca"}
+    assert "slca" in {m.row.method for m in plan_exhibits("all", "tiny", methods=["slca"])["curves"]}
+
+
+def test_the_table_has_a_rule_above_methods_published_since(tmp_path: Path) -> None:
+    some = quick("table1", methods=["simplecil", "fecam", "ease"])
+    (found,), _ = drawn({"table1": some}, tmp_path)
+    table = found.table
+    assert [(line.names[0], line.ruled) for line in table.lines] == [
+        ("SimpleCIL", False),
+        ("EASE", False),
+        ("FeCAM", True),
+    ]
+    assert "Not among the paper's methods: FeCAM." in table.legend
+
+
 def drawn(plans: dict[str, list[Measurement]], out: Path, **how: Any) -> tuple[list[Any], Reproduction]:
     work = Reproduction(plans, out)
     return list(work.run(**how)), work

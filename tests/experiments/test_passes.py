@@ -33,6 +33,10 @@ EXPECTED: dict[str, Passes] = {
     **{f"adam-{kind}": FIRST_SESSION for kind in ("adapter", "finetune", "ssf", "vpt-deep", "vpt-shallow")},
     **dict.fromkeys(("finetune", "finetune-adapter", "lwf"), FINE_TUNED),
     "sdc": (E * N * B, N * (2 * B - 1), M * TRIANGLE),
+    "mos": (E * N * B, N * (2 * B - 2), M * B * (B - 1)),
+    "mos text": (E * N * B, N * (2 * B - 1), M * B**2),
+    "tuna": (E * N * B, N * B, M * B**2),
+    "tuna text": (E * N * B, N * B, M * B**2 + M * (TRIANGLE - 1)),
     **dict.fromkeys(("l2p", "dualprompt", "coda-prompt"), PROMPTED),
     "joint": (E * N * TRIANGLE, 0, M * TRIANGLE),
     **dict.fromkeys(("icarl", "foster"), (None, None, M * TRIANGLE)),
@@ -54,6 +58,7 @@ def test_passes_are_those_of_the_formulas(case: str, engine: Engine, stream: Str
     }
     wanted |= {"ptm": "ptm" in extras}
     wanted |= {"adapt": "first"} if "first" in extras else {}
+    wanted |= {"variant": "text"} if "text" in extras else {}
     settings = {key: value for key, value in wanted.items() if key in method.Settings.model_fields}
     learner = method(engine, method.Settings.model_validate(settings))
     predictor = Predictor(learner, FeatureStore())

@@ -48,6 +48,10 @@ QUICK = {
     "projection": 64,
     "sigma": 8.0,
     "optimizer": "sgd",
+    # An epoch of an alignment has as many steps as there are classes, which are few here.
+    "align_epochs": 20,
+    "align_lr": 0.02,
+    "align_draws": 32,
 }
 # A whole network: distillation, which adds to the gradient, diverges at an adapter's rate.
 FULL = {"lr": 0.01}
@@ -55,6 +59,10 @@ FULL = {"lr": 0.01}
 VARIANTS = {
     **{f"ease {kind}": ("ease", {"synthesis": kind}) for kind in ("pis", "lr", "ot")},
     "layup first": ("layup", {"adapt": "first"}),
+    "slca text": ("slca", {"variant": "text"}),
+    "ssiat text": ("ssiat", {"variant": "text", "covariance": "low-rank", "covariance_rank": 4}),
+    "mos text": ("mos", {"variant": "text", "covariance": "diagonal"}),
+    "tuna text": ("tuna", {"variant": "text"}),
 }
 NAMES = [*methods(), *VARIANTS]
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 
-from ease.methods.sdc import Sdc, SdcSettings, drift
+from ease.heads.drift import drift
+from ease.methods.sdc import Sdc, SdcSettings
 from ease.streams import ImageSet, Stream
 from ease.training.engine import Engine
 
@@ -19,21 +19,6 @@ def make(engine: Engine, **settings: Any) -> Sdc:
 
 def unit(learner: Sdc, images: ImageSet) -> torch.Tensor:
     return F.normalize(learner.engine.features(images, [learner.tuned])[0], dim=-1)
-
-
-def test_the_drift_of_a_prototype_done_by_hand() -> None:
-    # Two images at distance 0 and 0.6 from the prototype, sigma 0.3: weights 1 and exp(-2).
-    before = torch.tensor([[1.0, 0.0], [1.0, 0.6]])
-    after = torch.tensor([[1.0, 0.1], [1.4, 0.6]])
-    near, far = 1 / (1 + math.exp(-2)), math.exp(-2) / (1 + math.exp(-2))
-    moved = drift(before, after, torch.tensor([[1.0, 0.0]]), sigma=0.3)
-    assert torch.allclose(moved, torch.tensor([[0.4 * far, 0.1 * near]]))
-
-
-def test_a_prototype_far_from_all_images_still_moves() -> None:
-    # Plain exponentials would all be 0 here, and the mean 0 / 0.
-    moved = drift(torch.zeros(2, 2), torch.ones(2, 2), torch.full((1, 2), 100.0), sigma=0.3)
-    assert torch.allclose(moved, torch.ones(1, 2))
 
 
 def test_old_prototypes_move_by_the_drift_of_new_images_and_it_accumulates(

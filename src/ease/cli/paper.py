@@ -21,6 +21,10 @@ def paper(
         Path | None, typer.Option(help="Folder for runs and results; default: runs/paper-SCALE.")
     ] = None,
     methods: options.Methods = None,
+    since: Annotated[
+        bool,
+        typer.Option("--since", help="Also methods published since the paper, in table1 and the curves."),
+    ] = False,
     seeds: options.Seeds = None,
     shard: Annotated[str, typer.Option(help="Do the I-th of N parts of the work.", metavar="I/N")] = "1/1",
     jobs: options.Jobs = 1,
@@ -67,7 +71,9 @@ def paper(
         "preset": preset,
     }
     own = options.sets_beside(sets, {**given, "seed": numbers or None})
-    wanted = plan_exhibits(name, size, methods=names(methods), seeds=numbers, options=given, sets=own)
+    wanted = plan_exhibits(
+        name, size, methods=names(methods), since=since, seeds=numbers, options=given, sets=own
+    )
     work = Reproduction(wanted, out or Path("runs") / f"paper-{size}")
     records = {}
     for drawn in work.run(jobs, part, Bars()):

@@ -130,7 +130,8 @@ def _table(exhibit: Exhibit, measured: Sequence[MeasuredRecord]) -> ExhibitTable
         if figures is not None:
             paper[at] = figures
     rows, columns = (list(dict.fromkeys(at[i] for at in cells)) for i in (0, 1))
-    return exhibit_table(rows, columns, cells, paper)
+    later = [_row_name(exhibit, m) for m, _ in measured if m.row in exhibit.since]
+    return exhibit_table(rows, columns, cells, paper, since=list(dict.fromkeys(later)))
 
 
 def _row_name(exhibit: Exhibit, measurement: Measurement) -> str:
@@ -157,10 +158,7 @@ def _figures(exhibit: Exhibit, measured: Sequence[MeasuredRecord], grid: Grid) -
     """Each figure with what is added to the exhibit's name."""
     records = [_labelled(*one) for one in measured]
     if exhibit.draw in ("table", "curves"):
-        splits = _by_split(measured).items()
-        return [
-            ("", curve_panels([(str(split), [_labelled(*one) for one in here]) for split, here in splits]))
-        ]
+        return [("", curve_panels(_panels(exhibit, measured)))]
     if exhibit.draw == "parameters":
         return [("", parameters_against_accuracy(records))]
     if exhibit.draw == "time":
@@ -171,6 +169,17 @@ def _figures(exhibit: Exhibit, measured: Sequence[MeasuredRecord], grid: Grid) -
         cell = measured[0].measurement.cell
         return [("", two_subspaces(views_of_run(grid.path(cell), cell.config)))]
     return [(f"-{split.dataset}", _neighbours(split, here)) for split, here in _by_split(measured).items()]
+
+
+def _panels(exhibit: Exhibit, measured: Sequence[MeasuredRecord]) -> list[tuple[str, list[RunRecord]]]:
+    """A panel per split with the paper's methods; methods published since have panels of their own, beside EASE."""
+    own = [one for one in measured if one.measurement.row not in exhibit.since]
+    later = [one for one in measured if one.measurement.row in exhibit.since]
+    beside = [one for one in own if one.measurement.row.method == "ease"]
+    panels = [(str(split), here) for split, here in _by_split(own).items()]
+    if later:
+        panels += [(f"{split}, published since", here) for split, here in _by_split(beside + later).items()]
+    return [(title, [_labelled(*one) for one in here]) for title, here in panels]
 
 
 def _by_split(measured: Sequence[MeasuredRecord]) -> dict[DatasetSplit, list[MeasuredRecord]]:

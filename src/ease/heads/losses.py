@@ -17,6 +17,20 @@ def cross_entropy_of_new(logits: Tensor, labels: Tensor, first: int) -> Tensor:
     return F.cross_entropy(logits[:, first:], labels - first)
 
 
+def cosine_margin(logits: Tensor, labels: Tensor, scale: float, margin: float) -> Tensor:
+    """CosFace: cross-entropy after the cosine of the right class was lowered by a margin.
+
+    Args:
+        logits: `scale * cos`, [N, C].
+        labels: [N].
+        scale: s, of the logits.
+        margin: m; 0 gives plain cross-entropy.
+    """
+    if margin:
+        logits = logits - scale * margin * F.one_hot(labels, logits.shape[1]).to(logits)
+    return F.cross_entropy(logits, labels)
+
+
 def distillation(
     student: Tensor, teacher: Tensor, temperature: float, weights: Tensor | None = None
 ) -> Tensor:

@@ -47,12 +47,13 @@ class Sequential(Learner):
         images: ImageSet,
         task: Task,
         phase: str = "train",
+        **how: Any,
     ) -> None:
-        """Train the parameters of `module` that require a gradient; see `Engine.fit`."""
+        """Train the parameters of `module` that require a gradient; see `Engine.fit`, which is given `how`."""
         weights = sum(p.numel() for p in module.parameters() if p.requires_grad)
         self.trained += [0] * (task.index + 1 - len(self.trained))
         self.trained[task.index] += weights
-        self.engine.fit(module, loss, images, self.training_of(task), task=task.index, phase=phase)
+        self.engine.fit(module, loss, images, self.training_of(task), task=task.index, phase=phase, **how)
 
     def training_of(self, task: Task) -> Training:
         """The training settings of a task."""
@@ -121,10 +122,11 @@ class OneTuning(Sequential):
         images: ImageSet,
         task: Task,
         phase: str = "train",
+        **how: Any,
     ) -> None:
         """Train a module that contains the tuning, and freeze the tuning afterwards."""
         self.tuned.requires_grad_(True)
-        self.fit(module, loss, images, task, phase)
+        self.fit(module, loss, images, task, phase, **how)
         self.tuned.freeze()
 
     def subspaces(self) -> list[Subspace]:

@@ -10,32 +10,13 @@ from pydantic import Field
 from torch import Tensor
 
 from ease.heads import class_means
+from ease.heads.drift import drift
 from ease.heads.linear import GrowingLinear
 from ease.methods._base import Files
 from ease.methods._registry import register
 from ease.methods._sequential import OneTuning, SequentialSettings
 from ease.streams import ImageSet, Task
 from ease.training.memory import Memory
-
-
-def drift(before: Tensor, after: Tensor, prototypes: Tensor, sigma: float) -> Tensor:
-    """Estimate how far each prototype has moved, from images near it.
-
-    `w_ic = exp(-|before_i - p_c|^2 / 2 sigma^2)`, and the drift of c is the mean of `after_i - before_i` under these
-    weights. They are normalised in the log domain, because they would all be 0 if all images were far away.
-
-    Args:
-        before: Features of the new task's images before the task was learned, [N, d].
-        after: Features of the same images afterwards, [N, d].
-        prototypes: Prototypes of the old classes, in the space of `before`, [C, d].
-        sigma: Width of the neighbourhood of a prototype.
-
-    Returns:
-        The drift of each prototype, [C, d].
-    """
-    distance = torch.cdist(prototypes.double(), before.double()).square()
-    weights = (-distance / (2 * sigma**2)).softmax(dim=1)
-    return (weights @ (after - before).double()).float()
 
 
 class SdcSettings(SequentialSettings):

@@ -171,6 +171,8 @@ class ExhibitTable(WideTable):
     ours: Mapping[Spot, tuple[TableCell, TableCell]]
     published: Mapping[Spot, Published]
     several_seeds: bool = False
+    since: Sequence[str] = ()
+    """Rows that the paper does not have; they stand below a rule."""
 
     @property
     def name_heads(self) -> list[str]:
@@ -187,12 +189,18 @@ class ExhibitTable(WideTable):
 
     @property
     def lines(self) -> list[TableLine]:
-        return [TableLine([row], [self._cell(row, *spot) for spot in self._spots]) for row in self.rows]
+        first = next((row for row in self.rows if row in self.since and row != self.rows[0]), None)
+        return [
+            TableLine([row], [self._cell(row, *spot) for spot in self._spots], row == first)
+            for row in self.rows
+        ]
 
     @property
     def legend(self) -> str:
         parts = ["Ā: mean top-1 of all stages; A_B: top-1 after the last."]
-        parts += ["published: the figure at its left as the paper gives it."] if self.published else []
+        parts += ["published: the figure at its left as its authors give it."] if self.published else []
+        if self.since:
+            parts.append(f"Not among the paper's methods: {', '.join(self.since)}.")
         parts += [SPREAD] if self.several_seeds else []
         return " ".join(parts)
 
@@ -234,10 +242,12 @@ def exhibit_table(
     cells: Mapping[Spot, Sequence[RunRecord]],
     published: Mapping[Spot, Published] | None = None,
     title: str = "",
+    since: Sequence[str] = (),
 ) -> ExhibitTable:
     """Ā and A_B for every row and column, mean and deviation where a cell has several seeds.
 
-    The best of ours is marked in each column; a published figure is only quoted, never compared.
+    The best of ours is marked in each column; a published figure is only quoted, never compared. Rows named by `since`
+    are not the paper's own.
     """
     known = published or {}
     for spot in (*cells, *known):
@@ -254,7 +264,7 @@ def exhibit_table(
         ]
         ours |= {(row, column): (average, last) for row, average, last in zip(rows, *marked, strict=True)}
     several = any(len(found) > 1 for found in cells.values())
-    return ExhibitTable(title, rows, columns, ours, known, several)
+    return ExhibitTable(title, rows, columns, ours, known, several, since)
 
 
 def _one_experiment_each(cells: Mapping[Spot, Sequence[RunRecord]]) -> None:

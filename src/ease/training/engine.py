@@ -77,6 +77,8 @@ class Engine:
         task: int,
         phase: str = "train",
         order: VisitingOrder | None = None,
+        rate_factors: Mapping[str, float] | None = None,
+        after_step: Callable[[], None] | None = None,
         known_by: Mapping[str, Any] | None = None,
     ) -> list[float]:
         """Train a module on images; see `ease.training.fit.fit`.
@@ -89,8 +91,11 @@ class Engine:
             task: Index of the task.
             phase: Distinguishes several trainings of one task.
             order: Visiting order of the images by epoch; random if None.
+            rate_factors: Factors of the learning rate by the first part of a parameter's name.
+            after_step: Called after every step of the optimizer; see `ease.training.fit.fit`.
             known_by: Everything that decides the result besides the module's tensors, the images and the fields of
-                `Training`, as JSON. With it, a finished training of another run can be reused.
+                `Training`, as JSON. With it, a finished training of another run can be reused. `rate_factors` and
+                `after_step` are not seen by themselves: a method that uses them names them here, or leaves this out.
 
         Returns:
             The mean loss of each epoch.
@@ -107,7 +112,18 @@ class Engine:
                 return kept.losses
         before = self.ledger.seconds["train"]
         with self.ledger.timing("train"):
-            losses = fit(self, module, loss, images, training, task=task, phase=phase, order=order)
+            losses = fit(
+                self,
+                module,
+                loss,
+                images,
+                training,
+                task=task,
+                phase=phase,
+                order=order,
+                rate_factors=rate_factors,
+                after_step=after_step,
+            )
         self._record_losses(losses)
         if self.trainings is not None and key is not None:
             spent = self.ledger.seconds["train"] - before

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -60,9 +60,25 @@ class Training(Adjustable):
         done = epoch + (within if self.schedule == "cosine-by-step" else 0.0)
         return self.lr * 0.5 * (1 + math.cos(math.pi * (done / self.epochs)))
 
-    def make_optimizer(self, module: nn.Module) -> torch.optim.Optimizer:
-        """Create an optimizer for the parameters of `module` that require a gradient."""
-        weights = [p for p in module.parameters() if p.requires_grad]
+    def make_optimizer(
+        self, module: nn.Module, rate_factors: Mapping[str, float] | None = None
+    ) -> torch.optim.Optimizer:
+        """Create an optimizer for the parameters of `module` that require a gradient.
+
+        Args:
+            module: The module to train.
+            rate_factors: Factors of the learning rate by the first part of a parameter's name, such as `tuning`; 1 for
+                all others. Each group of the optimizer has its factor under "factor".
+
+        Returns:
+            The optimizer.
+        """
+        factors = rate_factors or {}
+        by_factor: dict[float, list[nn.Parameter]] = {}
+        for name, parameter in module.named_parameters():
+            if parameter.requires_grad:
+                by_factor.setdefault(factors.get(name.partition(".")[0], 1.0), []).append(parameter)
+        weights: Any = [{"params": some, "factor": factor} for factor, some in by_factor.items()]
         if self.optimizer == "sgd":
             return torch.optim.SGD(weights, self.lr, momentum=self.momentum, weight_decay=self.weight_decay)
         kind = torch.optim.Adam if self.optimizer == "adam" else torch.optim.AdamW
@@ -79,6 +95,8 @@ def fit(
     task: int,
     phase: str,
     order: VisitingOrder | None = None,
+    rate_factors: Mapping[str, float] | None = None,
+    after_step: Callable[[], None] | None = None,
 ) -> list[float]:
     """Train `module` in place.
 
@@ -92,6 +110,9 @@ def fit(
             depend on both.
         phase: Distinguishes several trainings of one task.
         order: Visiting order of the images by epoch; a new random permutation per epoch if None.
+        rate_factors: Factors of the learning rate; see `Training.make_optimizer`.
+        after_step: Called after every step of the optimizer, in every process. Whatever it changes must be in the
+            state of `module`, and whatever it reads must be in that state or constant, so that a training can resume.
 
     Returns:
         The mean loss of each epoch.
@@ -100,7 +121,7 @@ def fit(
     rank, world = fabric.global_rank, fabric.world_size
     module.train()
     what: Any = torch.compile(module) if engine.compiles else module
-    wrapped, optimizer = fabric.setup(what, training.make_optimizer(module))
+    wrapped, optimizer = fabric.setup(what, training.make_optimizer(module, rate_factors))
     path = None
     if engine.checkpoints is not None:
         path = engine.checkpoints / f"task{task:04d}-{phase}.safetensors"
@@ -128,7 +149,7 @@ def fit(
             for step, (batch, (pixels, labels)) in enumerate(zip(batches, loaded, strict=True)):
                 mine = batch[rank::world]
                 for group in optimizer.param_groups:
-                    group["lr"] = training.rate(epoch, step / len(batches))
+                    group["lr"] = training.rate(epoch, step / len(batches)) * group["factor"]
                 seed_layers(fabric.device, engine.seed, "dropout", task, phase, epoch, step, rank)
                 value = loss(wrapped(pixels), labels)
                 # DDP averages gradients over processes; this weight makes that the mean over the whole batch.
@@ -139,6 +160,8 @@ def fit(
                     )
                 optimizer.step()
                 optimizer.zero_grad()
+                if after_step is not None:
+                    after_step()
                 summed += float(value.detach()) * len(mine)
                 advance(len(batch))
             summed = float(_over_processes(fabric, torch.tensor(summed, dtype=torch.float64)))

@@ -57,10 +57,12 @@ class Exhibit(PlanDocument):
     tiny: list[DatasetSplit]
     rows: list[ExhibitRow]
     full_rows: list[ExhibitRow] | None = None
+    since: list[ExhibitRow] = Field(default_factory=list)
+    """Methods published since, which the paper does not compare with."""
     vary: dict[str, list[Any]] = Field(default_factory=dict)
     seeds: list[int] = Field(default_factory=lambda: [1993])
 
-    @field_validator("rows", "full_rows", mode="before")
+    @field_validator("rows", "full_rows", "since", mode="before")
     @classmethod
     def _names_are_rows(cls, rows: list[Any] | None) -> list[Any] | None:
         return rows and [{"method": row} if isinstance(row, str) else row for row in rows]
@@ -77,7 +79,7 @@ class ScaleSettings(PlanDocument):
 class _Paper(PlanDocument):
     backbones: dict[str, str]
     scales: dict[Scale, ScaleSettings]
-    rows: dict[str, list[str]]
+    rows: dict[str, list[Any]]
     exhibits: dict[str, Exhibit]
 
 
@@ -136,7 +138,7 @@ def find_exhibit(name: str) -> Exhibit:
 
 
 def plan_exhibits(
-    name: str, scale: Scale, *, methods: Sequence[str] = (), **choices: Any
+    name: str, scale: Scale, *, methods: Sequence[str] = (), since: bool = False, **choices: Any
 ) -> dict[str, list[Measurement]]:
     """What to measure for an exhibit, or for `all` exhibits that have any of the methods.
 
@@ -144,31 +146,33 @@ def plan_exhibits(
         name: of the exhibit, or `all`.
         scale: see `measurements`.
         methods: only these; all if empty.
+        since: also methods published since the paper. One that `methods` names is taken in any case.
         choices: further arguments of `measurements`.
 
     Returns:
         The measurements of each exhibit by its name.
     """
     if name != "all":
-        return {name: measurements(find_exhibit(name), scale, methods=methods, **choices)}
+        return {name: measurements(find_exhibit(name), scale, methods=methods, since=since, **choices)}
     wanted = [find_method(method).name for method in methods]
     found = {}
     for each, exhibit in exhibits().items():
-        here = {row.method for row in _rows(exhibit, scale)}
+        here = {row.method for row in _rows(exhibit, scale, since or bool(wanted))}
         if not wanted or here.intersection(wanted):
             own = [method for method in wanted if method in here]
-            found[each] = measurements(exhibit, scale, methods=own, **choices)
+            found[each] = measurements(exhibit, scale, methods=own, since=since, **choices)
     if not found:
         raise unknown("method in any exhibit", wanted[0], _all_methods(scale))
     return found
 
 
 def _all_methods(scale: Scale) -> set[str]:
-    return {row.method for exhibit in exhibits().values() for row in _rows(exhibit, scale)}
+    return {row.method for exhibit in exhibits().values() for row in _rows(exhibit, scale, since=True)}
 
 
-def _rows(exhibit: Exhibit, scale: Scale) -> list[ExhibitRow]:
-    return exhibit.full_rows if scale == "full" and exhibit.full_rows else exhibit.rows
+def _rows(exhibit: Exhibit, scale: Scale, since: bool) -> list[ExhibitRow]:
+    own = exhibit.full_rows if scale == "full" and exhibit.full_rows else exhibit.rows
+    return [*own, *exhibit.since] if since else own
 
 
 def measurements(
@@ -176,6 +180,7 @@ def measurements(
     scale: Scale,
     *,
     methods: Sequence[str] = (),
+    since: bool = False,
     seeds: Sequence[int] = (),
     options: Mapping[str, Any] | None = None,
     sets: Sequence[str] = (),
@@ -186,12 +191,13 @@ def measurements(
         exhibit: the table or figure.
         scale: `small` takes its split from `options` (dataset, protocol); the others have their own.
         methods: only these; all of the exhibit's if empty.
+        since: also methods published since the paper. One that `methods` names is taken in any case.
         seeds: the exhibit's own if empty.
         options: values of the run that win over the scale's; None means not given.
         sets: `key=value` settings that win over everything, for the methods that have them.
     """
     given = {key: value for key, value in (options or {}).items() if value is not None}
-    rows = chosen(_rows(exhibit, scale), methods, "exhibit")
+    rows = chosen(_rows(exhibit, scale, since or bool(methods)), methods, "exhibit")
     own = sets_for([row.method for row in rows], sets)
     found = []
     for split in _splits(exhibit, scale, given):
@@ -249,7 +255,7 @@ def _cell(
 
 
 def published(measurement: Measurement, record: RunRecord) -> PublishedFigures | None:
-    """The paper's figures for exactly this dataset, split, backbone and method.
+    """Published figures for exactly this dataset, split, backbone and method.
 
     A subset of a dataset has another name, and no published figures.
     """
