@@ -1,4 +1,4 @@
-"""Common base of L2P, DualPrompt, CODA-Prompt and DAP: prompts selected for each image by a query of the frozen model."""
+"""Common base of L2P, DualPrompt, CODA-Prompt and DAP: prompts for each image, by a query of the frozen model."""
 
 from __future__ import annotations
 
