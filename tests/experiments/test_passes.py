@@ -33,7 +33,9 @@ EXPECTED: dict[str, Passes] = {
     **{f"adam-{kind}": FIRST_SESSION for kind in ("adapter", "finetune", "ssf", "vpt-deep", "vpt-shallow")},
     **dict.fromkeys(("finetune", "finetune-adapter", "lwf"), FINE_TUNED),
     "sdc": (E * N * B, N * (2 * B - 1), M * TRIANGLE),
-    **dict.fromkeys(("l2p", "dualprompt", "coda-prompt"), PROMPTED),
+    **dict.fromkeys(("l2p", "dualprompt", "coda-prompt", "dap"), PROMPTED),
+    # After the first task, the offline copy is the online tuning.
+    "lae": (E * N * B, 0, 2 * M * TRIANGLE - M),
     "joint": (E * N * TRIANGLE, 0, M * TRIANGLE),
     **dict.fromkeys(("icarl", "foster"), (None, None, M * TRIANGLE)),
     **dict.fromkeys(("der", "memo"), (None, N * TRIANGLE, M * B**2)),
