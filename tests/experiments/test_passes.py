@@ -33,11 +33,16 @@ EXPECTED: dict[str, Passes] = {
     **{f"adam-{kind}": FIRST_SESSION for kind in ("adapter", "finetune", "ssf", "vpt-deep", "vpt-shallow")},
     **dict.fromkeys(("finetune", "finetune-adapter", "lwf"), FINE_TUNED),
     "sdc": (E * N * B, N * (2 * B - 1), M * TRIANGLE),
+    **dict.fromkeys(("slca", "slca text"), (E * N * B, N * B, M * TRIANGLE)),
+    # Later tasks look at the new images before, after, and for their Gaussians.
+    **dict.fromkeys(("ssiat", "ssiat text"), (E * N * B, N + 3 * N * (B - 1), M * TRIANGLE)),
     "mos": (E * N * B, N * (2 * B - 2), M * B * (B - 1)),
     "mos text": (E * N * B, N * (2 * B - 1), M * B**2),
     "tuna": (E * N * B, N * B, M * B**2),
     "tuna text": (E * N * B, N * B, M * B**2 + M * (TRIANGLE - 1)),
-    **dict.fromkeys(("l2p", "dualprompt", "coda-prompt"), PROMPTED),
+    **dict.fromkeys(("l2p", "dualprompt", "coda-prompt", "dap"), PROMPTED),
+    # After the first task, the offline copy is the online tuning.
+    "lae": (E * N * B, 0, 2 * M * TRIANGLE - M),
     "joint": (E * N * TRIANGLE, 0, M * TRIANGLE),
     **dict.fromkeys(("icarl", "foster"), (None, None, M * TRIANGLE)),
     **dict.fromkeys(("der", "memo"), (None, N * TRIANGLE, M * B**2)),
@@ -50,6 +55,7 @@ def test_passes_are_those_of_the_formulas(case: str, engine: Engine, stream: Str
     method = find_method(name)
     wanted: dict[str, Any] = {
         "epochs": E,
+        "later_epochs": E,
         "lr": 0.01,
         "batch_size": 12,
         "rank": 4,

@@ -59,6 +59,7 @@ FULL = {"lr": 0.01}
 VARIANTS = {
     **{f"ease {kind}": ("ease", {"synthesis": kind}) for kind in ("pis", "lr", "ot")},
     "layup first": ("layup", {"adapt": "first"}),
+    **{f"lae {kind}": ("lae", {"pet": kind}) for kind in ("lora", "prefix")},
     "slca text": ("slca", {"variant": "text"}),
     "ssiat text": ("ssiat", {"variant": "text", "covariance": "low-rank", "covariance_rank": 4}),
     "mos text": ("mos", {"variant": "text", "covariance": "diagonal"}),

@@ -33,10 +33,18 @@ KINDS: list[tuple[str, dict[str, Any], int]] = [
     ("prefix", {"length": 2, "layers": [1, 2]}, 2 * 2 * 2 * D),
     ("lora", {"rank": 2}, L * 2 * 4 * D),
     ("lora", {"rank": 2, "alpha": 1, "sites": ["proj", "fc1", "fc2"]}, L * 2 * (2 * D + 2 * (D + H))),
+    ("attention-adapter", {"rank": 4}, L * (2 * D * 4 + 4 + D + 1)),
+    ("attention-adapter", {"rank": 2, "layers": [1]}, 2 * D * 2 + 2 + D + 1),
+    ("kv-lora", {"rank": 3}, L * (4 * 3 * D + 2)),
+    ("kv-lora", {"rank": 2, "layers": [0, 1]}, 2 * (4 * 2 * D + 2)),
+    ("compensated-prefix", {"length": 4}, L * (2 * 4 * D + 2)),
+    ("compensated-prefix", {"length": 2, "layers": [1, 2]}, 2 * (2 * 2 * D + 2)),
     ("full", {}, BACKBONE.parameter_count()),
     ("full", {"blocks": [1]}, sum(p.numel() for p in BACKBONE.vit.blocks[1].parameters()) + 2 * D),
 ]
-STARTS_AS_PTM = {"adapter", "lora", "full"}
+STARTS_AS_PTM = {"adapter", "attention-adapter", "lora", "kv-lora", "full"}
+LAE = ("attention-adapter", "kv-lora", "compensated-prefix")
+IN_ROWS = ("ssf", "lora", "prefix", "vpt-deep", *LAE)
 every_kind = pytest.mark.parametrize(("kind", "config", "count"), KINDS)
 
 
@@ -128,7 +136,7 @@ def test_gradients_reach_every_weight_and_nothing_else(
     for name, parameter in tuning.named_parameters():
         assert parameter.grad is not None, name
         # A stacked tensor has one row per block: each must have its share.
-        rows = parameter.grad if kind in ("ssf", "lora", "prefix", "vpt-deep") else parameter.grad[None]
+        rows = parameter.grad if kind in IN_ROWS else parameter.grad[None]
         assert all(row.abs().max() > 0 for row in rows), name
     assert all(p.grad is None for p in BACKBONE.vit.parameters())
 
@@ -204,6 +212,9 @@ def test_unknown_kinds_and_settings_name_the_nearest() -> None:
         ("lora", {"sites": ["qvk"]}, "did you mean 'qkv'"),
         ("prefix", {"layers": [3]}, "0 to 2"),
         ("prefix", {"layers": []}, "0 to 2"),
+        ("kv-lora", {"layers": [-1]}, "0 to 2"),
+        ("attention-adapter", {"layers": [0, 3]}, "0 to 2"),
+        ("compensated-prefix", {"layers": [3]}, "0 to 2"),
     ]:
         with pytest.raises(EaseError, match=message):
             build(kind, config)
@@ -231,6 +242,17 @@ class TestFolded:
             for layer, block in enumerate(vit.blocks):
                 for site, linear in linears(block).items():
                     linear.weight += 1.5 * tuning.b[site][layer] @ tuning.a[site][layer]
+        assert_close(BACKBONE.features(images, [tuning])[0], pre_logits(vit, images))
+
+    def test_kv_lora(self, images: Tensor) -> None:
+        tuning = trained("kv-lora", {"rank": 2, "layers": [0, 2]})
+        vit = copy.deepcopy(BACKBONE.vit)
+        with torch.no_grad():
+            for row, layer in enumerate([0, 2]):
+                for part in range(2):  # the query, which comes first, stays as it is
+                    rows = slice((part + 1) * D, (part + 2) * D)
+                    update = tuning.b[row, part] @ tuning.a[row, part] * tuning.scale[row, part]
+                    vit.blocks[layer].attn.qkv.weight[rows] += update
         assert_close(BACKBONE.features(images, [tuning])[0], pre_logits(vit, images))
 
     def test_ssf(self, images: Tensor) -> None:
@@ -287,6 +309,49 @@ class TestVpt:
         assert_close(backbone.features(images, [shallow])[0], pooled.detach())
 
 
+class TestBesideAttention:
+    """The tunings of LAE that are no change of weights, against blocks written out by hand."""
+
+    def test_the_adapter_reads_norm1_and_is_added_to_the_attention(self, images: Tensor) -> None:
+        tuning, vit = trained("attention-adapter", {"rank": 3, "layers": [1]}), BACKBONE.vit
+        block = vit.blocks[1]
+        with torch.no_grad():
+            x = vit.blocks[0](vit._pos_embed(vit.patch_embed(images)))
+            read = block.norm1(x)
+            hidden = torch.nn.functional.gelu(read @ tuning.down[0].T + tuning.down_bias[0])
+            x = x + block.attn(read) + tuning.scale[0] * (hidden @ tuning.up[0].T + tuning.up_bias[0])
+            x = x + block.mlp(block.norm2(x))
+            expected = vit.norm(vit.blocks[2](x))[:, 0]
+        assert_close(BACKBONE.features(images, [tuning])[0], expected)
+
+    def test_a_compensated_prefix_has_a_share_of_one_beside_the_tokens(self, images: Tensor) -> None:
+        tuning, vit = trained("compensated-prefix", {"length": 3, "layers": [2]}), BACKBONE.vit
+        block, heads = vit.blocks[2], SHAPE.heads
+
+        def split(rows: Tensor) -> Tensor:
+            return rows.unflatten(-1, (heads, D // heads)).transpose(1, 2)
+
+        with torch.no_grad():
+            x = vit.blocks[1](vit.blocks[0](vit._pos_embed(vit.patch_embed(images))))
+            q, k, v = block.attn.qkv(block.norm1(x)).chunk(3, dim=-1)
+            keys = (tuning.key_scale[0] * tuning.keys[0]).expand(4, -1, -1)
+            values = (tuning.value_scale[0] * tuning.values[0]).expand(4, -1, -1)
+            # Behind the class token, where the released code puts them; their place does not matter.
+            k = torch.cat([k[:, :1], keys, k[:, 1:]], dim=1)
+            v = torch.cat([v[:, :1], values, v[:, 1:]], dim=1)
+            shares = (split(q) @ split(k).mT * block.attn.head_dim**-0.5).softmax(dim=-1)
+            shares[..., 1:4] /= shares[..., 1:4].sum(dim=-1, keepdim=True)
+            out = (shares @ split(v)).transpose(1, 2).flatten(2)
+            x = x + block.attn.proj(out)
+            expected = vit.norm(x + block.mlp(block.norm2(x)))[:, 0]
+        assert_close(BACKBONE.features(images, [tuning])[0], expected)
+
+    def test_counts_of_the_paper(self) -> None:
+        shape, layers = Shape(768, 12, 12, 3072), {"layers": list(range(5))}
+        counts = [build_tuning(kind, shape, layers).parameter_count() for kind in LAE]
+        assert counts == [42_270, 76_810, 76_810]
+
+
 class TestPerImage:
     def test_each_image_has_prompts_of_its_own(self, images: Tensor) -> None:
         tokens = torch.randn(4, 2, D, generator=torch.Generator().manual_seed(1))
@@ -320,7 +385,7 @@ class TestPerImage:
 class TestSharing:
     def test_kinds_depart_where_the_design_says(self) -> None:
         assert TUNINGS["adapter"].departs == Departure.BRANCH
-        for kind in ("vpt-shallow", "vpt-deep", "prefix", "lora"):
+        for kind in ("vpt-shallow", "vpt-deep", "prefix", "lora", *LAE):
             assert TUNINGS[kind].departs == Departure.EMBEDDING
         assert TUNINGS["ssf"].departs == Departure.NOTHING
         assert Full(BACKBONE.vit).departs == Departure.NOTHING

@@ -38,6 +38,9 @@ def run_body(block: Any, x: Tensor, layer: int, tuning: Tuning, queries: int | N
     normed = tuning.modulate("norm1", layer, block.norm1(x))
     attended = _attention(block.attn, normed, layer, tuning, queries)
     stream = x[:, :queries] + block.drop_path1(block.ls1(attended))
+    beside = tuning.beside_attention(layer, normed[:, :queries])
+    if beside is not None:
+        stream = stream + beside  # beside LayerScale, as a branch is
     normed = tuning.modulate("norm2", layer, block.norm2(stream))
     return Body(stream, normed, stream + block.drop_path2(block.ls2(_mlp(block.mlp, normed, layer, tuning))))
 
@@ -54,8 +57,19 @@ def _attention(attn: Any, x: Tensor, layer: int, tuning: Tuning, queries: int | 
     q, k, v = (t.unflatten(-1, (heads, width)).transpose(1, 2) for t in (q, k, v))
     q, k = attn.q_norm(q), attn.k_norm(k)
     drop = attn.attn_drop.p if attn.training else 0.0
-    out = F.scaled_dot_product_attention(q, k, v, dropout_p=drop).transpose(1, 2).flatten(2)
+    if extra is not None and tuning.prefix_compensated:
+        out = _compensated(q, k, v, extra[0].shape[1])
+    else:
+        out = F.scaled_dot_product_attention(q, k, v, dropout_p=drop)
+    out = out.transpose(1, 2).flatten(2)
     return attn.proj_drop(_linear("proj", attn.proj, attn.norm(out), layer, tuning))
+
+
+def _compensated(q: Tensor, k: Tensor, v: Tensor, length: int) -> Tensor:
+    """The attention whose first `length` keys are a prefix with a softmax of its own, beside that over all keys."""
+    own = F.scaled_dot_product_attention(q, k[:, :, :length], v[:, :, :length])
+    rest = torch.cat([torch.zeros_like(v[:, :, :length]), v[:, :, length:]], dim=2)
+    return F.scaled_dot_product_attention(q, k, rest) + own
 
 
 def _few_queries(

@@ -44,6 +44,9 @@ class Tuning(nn.Module):
     departs: Departure = Departure.NOTHING
     copies: int = 1
     """How many subspaces this object stands for: 1, or S for a stack."""
+    prefix_compensated: bool = False
+    """Whether the attention to the prefix is a softmax of its own, added to what the tokens give each other. The tokens
+    keep the shares they have in the softmax over all keys."""
 
     def prompts(self, layer: int, batch: int) -> Tensor | None:
         """Tokens [batch, P, d] put behind the class token before this block.
@@ -51,6 +54,13 @@ class Tuning(nn.Module):
         They take the place of those put in earlier; None leaves these as they are.
         """
         return None
+
+    def prompts_among(self, layer: int, tokens: Tensor, front: int, present: int) -> Tensor | None:
+        """`prompts` of a tuning that makes them from the tokens [N, T, d] that are about to enter this block.
+
+        Behind the first `front` tokens, `present` are prompts put in earlier. By default `prompts`.
+        """
+        return self.prompts(layer, tokens.shape[0])
 
     def prefix(self, layer: int, batch: int) -> tuple[Tensor, Tensor] | None:
         """Extra keys and values [batch, P, d] of this block's attention, before the split into heads."""
@@ -62,6 +72,10 @@ class Tuning(nn.Module):
 
     def low_rank(self, site: str, layer: int, value: Tensor) -> Tensor | None:
         """Added to the output of a linear (qkv, proj, fc1, fc2) whose input is `value`."""
+        return None
+
+    def beside_attention(self, layer: int, normed: Tensor) -> Tensor | None:
+        """Added beside the attention: [N, T, d]. `normed` is the attention's input norm1(x)."""
         return None
 
     def branch(self, layer: int, stream: Tensor, normed: Tensor) -> Tensor | None:

@@ -222,7 +222,7 @@ class Backbone:
 
         read = [summary(tokens) for tokens in earlier]
         for layer in range(start, self.shape.depth):
-            inserted = tuning.prompts(layer, x.shape[0])
+            inserted = tuning.prompts_among(layer, x, front, prompts)
             if inserted is not None:
                 x = torch.cat([x[:, :front], inserted.to(x), x[:, front + prompts :]], dim=1)
                 prompts = inserted.shape[1]

@@ -7,17 +7,23 @@ from torch import Tensor, nn
 
 
 class GrowingLinear(nn.Module):
-    """`W f + b`; old rows keep their values when new ones are added."""
+    """`W f + b`; old rows keep their values when new ones are added.
 
-    def __init__(self, dim: int) -> None:
+    Args:
+        dim: Feature width d.
+        std: Standard deviation of the weights of new rows; by default the usual one of a ViT's head.
+    """
+
+    def __init__(self, dim: int, std: float = 0.02) -> None:
         super().__init__()
+        self.std = std
         self.weight = nn.Parameter(torch.empty(0, dim))
         self.bias = nn.Parameter(torch.empty(0))
 
     def grow(self, classes: int, generator: torch.Generator | None = None) -> None:
-        """Add rows with weights from N(0, .02) and zero bias, the usual initialisation of a ViT's head."""
+        """Add rows with weights from N(0, std) and zero bias."""
         dim = self.weight.shape[1]
-        rows = torch.empty(classes, dim).normal_(0, 0.02, generator=generator)
+        rows = torch.empty(classes, dim).normal_(0, self.std, generator=generator)
         device = self.weight.device
         self.weight = nn.Parameter(torch.cat([self.weight.detach(), rows.to(device)]))
         self.bias = nn.Parameter(torch.cat([self.bias.detach(), torch.zeros(classes, device=device)]))

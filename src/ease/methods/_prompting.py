@@ -1,4 +1,4 @@
-"""Common base of L2P, DualPrompt and CODA-Prompt: prompts selected for each image by a query of the frozen model."""
+"""Common base of L2P, DualPrompt, CODA-Prompt and DAP: prompts for each image, by a query of the frozen model."""
 
 from __future__ import annotations
 
@@ -74,12 +74,16 @@ class PromptLearner(Learner):
     def __init__(self, engine: Any, settings: Any) -> None:
         super().__init__(engine, settings)
         self.pool = self.make_pool()
-        self.linear = GrowingLinear(self.backbone.dim)
+        self.linear = self.new_head()
         self.trained: list[int] = []
 
     @abstractmethod
     def make_pool(self) -> PromptPool:
         """A pool without prompts; the first `begin` creates them."""
+
+    def new_head(self) -> GrowingLinear:
+        """A head without rows."""
+        return GrowingLinear(self.backbone.dim)
 
     def read(self, pixels: Tensor, tuning: Tuning) -> Tensor:
         """The second pass: [N, 3, s, s] -> the feature [N, d] that the head reads."""
@@ -131,7 +135,7 @@ class PromptLearner(Learner):
         self.pool = self.make_pool()
         for task in range(len(self.task_sizes)):
             self.pool.begin(task, torch.Generator())
-        self.linear = GrowingLinear(self.backbone.dim)
+        self.linear = self.new_head()
         self.linear.grow_to(self.classes)
         module = Prompted(self).eval()
         module.load_state_dict(files[f"learner/{len(self.task_sizes) - 1:04d}"])

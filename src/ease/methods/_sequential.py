@@ -47,13 +47,18 @@ class Sequential(Learner):
         images: ImageSet,
         task: Task,
         phase: str = "train",
+        training: Training | None = None,
         **how: Any,
     ) -> None:
-        """Train the parameters of `module` that require a gradient; see `Engine.fit`, which is given `how`."""
+        """Train the parameters of `module` that require a gradient; see `Engine.fit`, which is given `how`.
+
+        The settings are those of the task if `training` is None.
+        """
         weights = sum(p.numel() for p in module.parameters() if p.requires_grad)
         self.trained += [0] * (task.index + 1 - len(self.trained))
         self.trained[task.index] += weights
-        self.engine.fit(module, loss, images, self.training_of(task), task=task.index, phase=phase, **how)
+        training = self.training_of(task) if training is None else training
+        self.engine.fit(module, loss, images, training, task=task.index, phase=phase, **how)
 
     def training_of(self, task: Task) -> Training:
         """The training settings of a task."""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ease.backbone.ports import Departure, Shape, Tuning
-from ease.errors import EaseError
+from ease.tuning.blocks import some_blocks
 
 
 class Prefix(Tuning):
@@ -39,9 +39,7 @@ class Prefix(Tuning):
     ) -> None:
         super().__init__()
         self.length, self.std = length, std
-        self.layers = list(range(shape.depth)) if layers is None else sorted(set(layers))
-        if not self.layers or self.layers[0] < 0 or self.layers[-1] >= shape.depth:
-            raise EaseError(f"prefix layers {list(layers or [])}: give some of 0 to {shape.depth - 1}")
+        self.layers = some_blocks(self.kind, layers, shape.depth)
         size = (len(self.layers), length, shape.dim)
         self.keys = nn.Parameter(std * torch.randn(size, generator=generator))
         self.values = nn.Parameter(std * torch.randn(size, generator=generator))
@@ -57,6 +55,53 @@ class Prefix(Tuning):
 
     def config(self) -> dict[str, Any]:
         return {"length": self.length, "layers": self.layers, "std": self.std}
+
+
+class CompensatedPrefix(Tuning):
+    """P keys and P values in each listed block, with an attention of their own (LAE); 2 P d + 2 weights per block.
+
+    The shares of the prefix in the softmax over all keys are divided by their sum, so that the prefix has a share of 1
+    beside the tokens, which keep theirs. Keys and values are initialised from U(0, .01), each with a learned scale that
+    starts at 1. Even untrained they change the pre-trained model.
+
+    Args:
+        shape: The shape of the backbone.
+        length: Number P of keys and of values.
+        layers: Blocks, counted from 0; all if None.
+        generator: Source of the initial values.
+    """
+
+    kind: ClassVar[str] = "compensated-prefix"
+    departs = Departure.EMBEDDING
+    prefix_compensated = True
+
+    def __init__(
+        self,
+        shape: Shape,
+        length: int = 10,
+        layers: Sequence[int] | None = None,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        self.length, self.layers = length, some_blocks(self.kind, layers, shape.depth)
+        size = (len(self.layers), length, shape.dim)
+        self.keys = nn.Parameter(torch.empty(size).uniform_(0, 0.01, generator=generator))
+        self.values = nn.Parameter(torch.empty(size).uniform_(0, 0.01, generator=generator))
+        self.key_scale = nn.Parameter(torch.ones(len(self.layers)))
+        self.value_scale = nn.Parameter(torch.ones(len(self.layers)))
+
+    def prefix(self, layer: int, batch: int) -> tuple[Tensor, Tensor] | None:
+        if layer not in self.layers:
+            return None
+        row = self.layers.index(layer)
+        keys, values = self.keys[row] * self.key_scale[row], self.values[row] * self.value_scale[row]
+        return keys.expand(batch, -1, -1), values.expand(batch, -1, -1)
+
+    def first_layer(self) -> int:
+        return self.layers[0]
+
+    def config(self) -> dict[str, Any]:
+        return {"length": self.length, "layers": self.layers}
 
 
 class PrefixPerImage(Tuning):

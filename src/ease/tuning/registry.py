@@ -19,16 +19,29 @@ from ease.backbone.ports import Shape, Tuning
 from ease.errors import EaseError, unknown
 from ease.plugins import check_name, check_same_name, load_plugins, name_taken
 from ease.tuning.adapter import Adapter
+from ease.tuning.attention_adapter import AttentionAdapter
 from ease.tuning.full import Full
-from ease.tuning.lora import Lora
-from ease.tuning.prefix import Prefix
+from ease.tuning.lora import KvLora, Lora
+from ease.tuning.prefix import CompensatedPrefix, Prefix
 from ease.tuning.ssf import Ssf
 from ease.tuning.vpt import VptDeep, VptShallow
 
 GROUP = "ease.tunings"
 
 TUNINGS: dict[str, type[Tuning]] = {
-    kind.kind: kind for kind in (Adapter, VptShallow, VptDeep, Ssf, Prefix, Lora, Full)
+    kind.kind: kind
+    for kind in (
+        Adapter,
+        VptShallow,
+        VptDeep,
+        Ssf,
+        Prefix,
+        Lora,
+        Full,
+        AttentionAdapter,
+        KvLora,
+        CompensatedPrefix,
+    )
 }
 """The kinds of tuning of this package."""
 
