@@ -1,6 +1,6 @@
 """Streams of up to a thousand tasks: what a task, a generation on disk and a prediction cost as tasks arrive.
 
-Images run out long before the tasks do, so features are synthetic: every class has a mean, every subspace shifts it, and
+Images run out long before the tasks do, so features are synthetic: every class has a mean, each subspace shifts it, and
 no weights are trained. All else is real: the learner, its prototypes and statistics, every generation of the model
 directory, opening it again. A pass through the backbone is measured by itself; the time of a prediction is that of its
 passes plus that of the head.
