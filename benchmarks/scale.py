@@ -28,8 +28,8 @@ from ease.storage.files import make_folder, write_atomic
 from ease.tuning import build_tuning
 
 BATCH = 16
-LAYERS = 6
-"""Layers that strata reads."""
+LAYERS = 4
+"""Layers that strata reads, of each the class token and the mean of the patches."""
 HOUR = 3600.0
 
 
@@ -137,7 +137,7 @@ def bills(plan: Plan, constants: Constants, cap: int, rank: int = 64) -> list[Bi
     """EASE, EASE with a cap on subspaces, and strata."""
     d, tasks, classes, images = constants.dim, plan.tasks, plan.classes, plan.images
     adapter = constants.depth * (2 * d * rank + rank + d)
-    width = min(LAYERS, constants.depth) * d
+    width = 2 * min(LAYERS, constants.depth) * d
     speed, found = constants.multiply_adds, []
     for name, spaces in (("ease", tasks), (f"ease, at most {cap} subspaces", min(cap, tasks))):
         # A task's images pass through all subspaces there are; the sum over tasks, without and with a cap.
