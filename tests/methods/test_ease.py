@@ -291,6 +291,19 @@ def test_one_class_at_a_time_adds_no_subspace_but_is_learned(engine: Engine, six
     assert np.mean(predicted == images.labels) > 0.2
 
 
+def test_tasks_after_the_last_subspace_live_in_the_existing_ones(engine: Engine, stream: Stream) -> None:
+    learner, free = learned(engine, stream, max_subspaces=2), learned(engine, stream)
+    assert len(learner.tunings) == learner.passes_per_image() == 2
+    for ours, theirs in zip(learner.tunings, free.tunings, strict=False):
+        assert ours.fingerprint() == theirs.fingerprint()
+    assert learner.bank.own[:2] == [1, 2]
+    assert learner.bank.own[2] in (1, 2)
+    assert learner.costs().trained[2] == 0
+    images = stream.tasks[2].test
+    predicted = learner.head(features(learner, images)).argmax(1).numpy()
+    assert np.mean(predicted == images.labels) > 0.2
+
+
 def test_a_first_task_of_one_class_falls_back_on_the_ptm(engine: Engine, six_digits: Dataset) -> None:
     stream = make_stream(six_digits, "B1 Inc5")
     learner = learned(engine, stream)

@@ -95,6 +95,18 @@ def test_files_that_every_generation_replaces_do_not_pile_up(tmp_path: Path) -> 
     assert directory.commit(STATE, replaced(13)) == 13
 
 
+def test_no_more_generations_are_kept_than_a_commit_can_look_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "HISTORY_GENERATIONS", 3)
+    directory = ModelDirectory(tmp_path / "model")
+    for number in range(1, 8):
+        directory.commit(STATE, replaced(number))
+    assert directory.generations() == [4, 5, 6, 7]
+    directory.rollback(4)
+    assert same(directory.load().files, replaced(4))
+
+
 def test_the_generation_before_always_stays(tmp_path: Path) -> None:
     directory = ModelDirectory(tmp_path / "model", history_limit=0)
     for number in range(1, 5):

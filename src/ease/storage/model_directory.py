@@ -31,6 +31,9 @@ OWNER = "ease.model"
 
 HISTORY_LIMIT = 64 * 2**20
 """Bytes that files which only earlier generations use may take."""
+HISTORY_GENERATIONS = 100
+"""Earlier generations that are kept at most. Every commit looks at all of them: a stream of a thousand tasks would
+otherwise spend most of its time on its own history."""
 
 _MANIFEST = re.compile(r"[0-9]{4,12}\.json")
 _TEMPORARY = re.compile(r"\..+\.(json|safetensors)\.tmp-[0-9]+-[0-9a-f]+")
@@ -57,8 +60,8 @@ class ModelDirectory:
     writes nothing.
 
     A file that most generations replace, such as a covariance, would make the directory grow without limit. So the
-    oldest generations are removed when files that only earlier generations use exceed `history_limit` bytes; the
-    newest earlier generation is always kept.
+    oldest generations are removed when files that only earlier generations use exceed `history_limit` bytes, or when
+    there are more than `HISTORY_GENERATIONS`; the newest earlier generation is always kept.
     """
 
     def __init__(self, path: Path | str, history_limit: int = HISTORY_LIMIT) -> None:
@@ -248,7 +251,7 @@ class ModelDirectory:
                 self._clear(manifest.generation)
 
     def _limit_history(self, current: int) -> None:
-        """Remove the oldest generations if files that only earlier generations use exceed the limit."""
+        """Remove the oldest generations if there are too many, or if files that only they use exceed the limit."""
         manifests, complete = self._all_manifests()
         if not complete:  # a manifest that cannot be read may need any file
             return
@@ -259,7 +262,7 @@ class ModelDirectory:
             own = {entry.path: entry.size for entry in manifest.files.values() if entry.path not in counted}
             counted |= own.keys()
             taken += sum(own.values())
-            if taken > self.history_limit and position > 0:
+            if (taken > self.history_limit and position > 0) or position >= HISTORY_GENERATIONS:
                 for old in reversed(list(manifests)[position:]):
                     durable.remove(old)
                 self._sweep(())

@@ -80,6 +80,9 @@ class Ease(BudgetedPrediction):
         self._classifier = None
 
     def _expands(self, task: Task) -> bool:
+        limit = self.settings.max_subspaces
+        if limit is not None and len(self.frozen) >= limit:
+            return False
         if self.settings.adapt != "auto":
             return self.settings.adapt == "always" or (self.settings.adapt == "first" and task.index == 0)
         return len(task.classes) > 1 and len(task.train) >= FEW_IMAGES * len(task.classes)

@@ -63,6 +63,9 @@ class EaseSettings(Training):
         "auto",
         description="which tasks add a subspace; auto: those with at least 2 classes and 5 images per class",
     )
+    max_subspaces: int | None = Field(
+        None, ge=1, description="most subspaces; later tasks use the existing ones. No limit if unset"
+    )
     budget: int | None = Field(
         None, ge=1, description="passes per image, spent on the most likely subspaces; all subspaces if unset"
     )
