@@ -374,6 +374,29 @@ class TestPerImage:
         }
         assert_close(*BACKBONE.features(images, [PrefixPerImage(pairs), static]))
 
+    def test_prompts_can_be_made_from_the_tokens_that_enter_a_block(self, images: Tensor) -> None:
+        """Two prompts in the first block, one in the second, none in the third: earlier ones go."""
+        seen: list[tuple[int, int, int]] = []
+
+        class FromTokens(Tuning):
+            kind = "from-tokens"
+            departs = Departure.EMBEDDING
+
+            def prompts_among(self, layer: int, tokens: Tensor, front: int, present: int) -> Tensor | None:
+                seen.append((tokens.shape[1], front, present))
+                bare = torch.cat([tokens[:, :front], tokens[:, front + present :]], dim=1)
+                return bare[:, 1 : 3 - layer] * 2.0
+
+        vit = BACKBONE.vit
+        with torch.no_grad():
+            x = vit._pos_embed(vit.patch_embed(images))
+            for count, block in zip((2, 1, 0), vit.blocks, strict=True):
+                made = x[:, 1 : 1 + count] * 2.0
+                x = block(torch.cat([x[:, :1], made, x[:, 1:]], dim=1))
+                x = torch.cat([x[:, :1], x[:, 1 + count :]], dim=1)
+        assert_close(BACKBONE.features(images, [FromTokens()], "tokens")[0], vit.norm(x))
+        assert seen == [(17, 1, 0), (19, 1, 2), (18, 1, 1)]
+
     def test_gradients_pass_to_whoever_chose(self, images: Tensor) -> None:
         pool = torch.randn(6, 2, D, requires_grad=True)
         chosen = pool[torch.tensor([0, 3, 3, 5])]
