@@ -20,6 +20,7 @@ import ease
 from ease.config import resolve
 from ease.errors import EaseError
 from ease.experiments import grid as grid_module
+from ease.experiments.executors.local import LocalProcesses
 from ease.experiments.grid import Cell, Grid
 from ease.experiments.record import RunRecord
 from ease.experiments.run import resume_run, start_run
@@ -124,7 +125,7 @@ def test_several_processes_find_what_one_finds(tmp_path: Path) -> None:
     cells = [cell("simplecil"), cell(), cell("simplecil", seed=7)]
     one, two = Grid(tmp_path / "one"), Grid(tmp_path / "two")
     one.run(cells)
-    two.run(cells, jobs=2)
+    two.run(cells, LocalProcesses(2))
     assert [comparable(two.record(c)) for c in cells] == [comparable(one.record(c)) for c in cells]
 
 
@@ -132,9 +133,10 @@ def test_processes_leave_when_the_one_that_started_them_is_killed(tmp_path: Path
     work = f"""
 from pathlib import Path
 from tests.experiments.test_grid import cell
+from ease.experiments.executors.local import LocalProcesses
 from ease.experiments.grid import Grid
 if __name__ == "__main__":
-    Grid(Path({str(tmp_path)!r})).run([cell(epochs=500, seed=1), cell(epochs=500, seed=2)], jobs=2)
+    Grid(Path({str(tmp_path)!r})).run([cell(epochs=500, seed=1), cell(epochs=500, seed=2)], LocalProcesses(2))
 """
     script = tmp_path / "work.py"
     script.write_text(work)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from ease.cli import options
-from ease.cli.options import names, path_text, seed_numbers, shard_numbers
+from ease.cli.options import executor_of, names, path_text, seed_numbers, shard_numbers
 from ease.cli.output import console, listing, print_json
 
 
@@ -24,6 +24,7 @@ def paper(
     seeds: options.Seeds = None,
     shard: Annotated[str, typer.Option(help="Do the I-th of N parts of the work.", metavar="I/N")] = "1/1",
     jobs: options.Jobs = 1,
+    ray: options.Ray = None,
     dataset: Annotated[
         str | None,
         typer.Option(help="Use only this dataset; scale small needs one.", rich_help_panel=options.DATA),
@@ -55,6 +56,7 @@ def paper(
             typer.echo("")
             listing([{"scale": scale, "what": about} for scale, about in scales().items()], False)
         return
+    executor = executor_of(ray, jobs)
     given = {
         "dataset": dataset,
         "protocol": protocol,
@@ -71,7 +73,7 @@ def paper(
     )
     work = Reproduction(wanted, out or Path("runs") / f"paper-{size}")
     records = {}
-    for drawn in work.run(jobs, shard_numbers(shard), Bars()):
+    for drawn in work.run(executor, shard_numbers(shard), Bars()):
         records[drawn.name] = [record.as_json() for record in drawn.records]
         if not as_json:
             typer.echo(f"{drawn.exhibit.paper}: {drawn.exhibit.title}")

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from ease.cli import options
-from ease.cli.options import names, path_text, seed_numbers
+from ease.cli.options import executor_of, names, path_text, seed_numbers
 from ease.cli.output import console, print_json
 from ease.errors import EaseError
 
@@ -82,7 +82,15 @@ def run(
         typer.Option(metavar="cpu|cuda|mps|auto", help="Kind of device.", rich_help_panel=options.HARDWARE),
     ] = None,
     devices: Annotated[
-        int | None, typer.Option(help="Number of devices.", rich_help_panel=options.HARDWARE)
+        int | None,
+        typer.Option(help="Number of devices, on each machine.", rich_help_panel=options.HARDWARE),
+    ] = None,
+    nodes: Annotated[
+        int | None,
+        typer.Option(
+            help="Number of machines; start the command on each, for example with torchrun.",
+            rich_help_panel=options.HARDWARE,
+        ),
     ] = None,
     precision: Annotated[
         str | None,
@@ -150,6 +158,7 @@ def study(
     methods: options.Methods = None,
     seeds: options.Seeds = None,
     jobs: options.Jobs = 1,
+    ray: options.Ray = None,
     data_root: options.DataRoot = None,
     weights: options.Weights = None,
     sets: options.Sets = None,
@@ -162,10 +171,11 @@ def study(
     from ease.experiments.plans.study import load_study, run_study
     from ease.progress import Bars
 
+    executor = executor_of(ray, jobs)
     given = {"data_root": path_text(data_root), "weights": path_text(weights)}
     plan = load_study(name)
     cells = plan.cells(names(methods), seed_numbers(seeds), given, sets or [])
-    table, written = run_study(cells, out, jobs, Bars(), plan.fused)
+    table, written = run_study(cells, out, executor, Bars(), plan.fused)
     if as_json:
         print_json([record.as_json() for row in table.rows for record in row.series.records])
         return
