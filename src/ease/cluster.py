@@ -70,8 +70,8 @@ def connected(address: str = HERE, object_store: int = OBJECT_STORE) -> Iterator
         ray.init(**options)
     except (ConnectionError, TimeoutError, RuntimeError, ValueError, OSError) as error:
         raise EaseError(
-            f"cannot reach the Ray cluster at {where} ({one_line(str(error))[:200]}): start it with 'ray start --head', "
-            "or leave the address out"
+            f"cannot reach the Ray cluster at {where} ({one_line(str(error))[:200]}): "
+            "start it with 'ray start --head', or leave the address out"
         ) from error
     try:
         yield ray

@@ -134,14 +134,14 @@ class Lease:
             holder = _decoded(content)
             if (latest, content) != watched:
                 watched, since = (latest, content), time.monotonic()
+            if unneeded():
+                return False
             free = latest == 0 or (holder is not None and (holder.released or holder.is_gone))
             if free or time.monotonic() - since >= self.seconds:
                 if self._claim(latest + 1):
                     self.taken_over = latest > 0 and not (holder is not None and holder.released)
                     return True
                 continue
-            if unneeded():
-                return False
             if waiting is not None and holder is not None:
                 waiting(holder)
                 waiting = None
