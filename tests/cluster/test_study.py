@@ -154,18 +154,16 @@ def test_a_node_that_joins_late_gets_work(
     cluster: TwoNodes, plan: Path, undisturbed: list[dict[str, Any]], tmp_path: Path
 ) -> None:
     cluster.lose()
-    grid, cells = Grid(tmp_path, LEASE), load_study(str(plan)).cells()
-    joined: list[str] = []
-
-    def join() -> None:
-        wait_for(lambda: any(checkpoint(grid, cell) for cell in cells))
-        joined.append(cluster.join())
-
-    with meanwhile(join):
-        grid.run(cells, RayCluster(cluster.address))
+    grid, cells = Grid(tmp_path), load_study(str(plan)).cells()
+    running = command(plan, tmp_path, cluster.address)
+    wait_for(lambda: any(checkpoint(grid, cell) for cell in cells))
+    joined = cluster.join()
+    _, errors = running.communicate(timeout=180)
+    assert running.returncode == 0, errors
+    assert joined in errors  # the table names both nodes
     check(grid, cells, undisturbed)
     holders = [lease_holder(grid.folder / "leases" / cell.name) for cell in cells]
-    assert any(holder is not None and holder.node.endswith(f"/{joined[0]}") for holder in holders)
+    assert any(holder is not None and holder.node.endswith(f"/{joined}") for holder in holders)
 
 
 @pytest.mark.long

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Annotated
 
@@ -125,6 +124,7 @@ def run(
         k: v for k, v in locals().items() if k not in ("out", "resume", "preset", "config", "sets", "as_json")
     }
     from ease.config import resolve
+    from ease.experiments.environment import is_first_process
     from ease.experiments.run import resume_run, start_run
     from ease.progress import Bars
     from ease.reporting.tables import comparison
@@ -139,7 +139,7 @@ def run(
         given = {k: str(v) if isinstance(v, Path) else v for k, v in given.items()}
         resolved, notes = resolve(given, preset=preset, file=config, sets=sets or [])
         record, folder = start_run(resolved, out, notes, Bars()), out
-    if int(os.environ.get("LOCAL_RANK", "0")):
+    if not is_first_process():
         return  # only the first process of a distributed run prints
     if as_json:
         print_json(record.as_json())
