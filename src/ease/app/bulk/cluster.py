@@ -65,6 +65,7 @@ class _Actor:  # pragma: no cover - on a node
     def __init__(self, work: ShareWork, cpus: int, version: str) -> None:
         import torch
 
+        self.node = node_name()
         if version != ease.__version__:
             raise EaseError(
                 f"{node_name()} has ease {ease.__version__} in place of {version}: install the same"
@@ -75,5 +76,5 @@ class _Actor:  # pragma: no cover - on a node
 
     def __call__(self, rows: dict[str, Any]) -> dict[str, list[Any]]:
         columns = zip(rows["number"], rows["offset"], rows["count"], strict=True)
-        done = [self.work.do(Share(*map(int, row))).as_json() for row in columns]
+        done = [self.work.do(Share(*map(int, row)), self.node).as_json() for row in columns]
         return {key: [one[key] for one in done] for key in ShareDone.model_fields}

@@ -51,6 +51,7 @@ class ShareDone(Document):
         errors: how many of them say why the image could not be used.
         size: bytes of the part.
         sha256: of the part.
+        node: where it was done; empty on one machine.
     """
 
     number: Count
@@ -58,6 +59,7 @@ class ShareDone(Document):
     errors: Count
     size: Count
     sha256: Text
+    node: Text = ""
 
 
 class BulkSummary(Document):
@@ -160,7 +162,7 @@ class ShareWork:
         except (EaseError, ValidationError):
             return None
 
-    def do(self, share: Share) -> ShareDone:
+    def do(self, share: Share, node: str = "") -> ShareDone:
         """Predict the images of a share and write its part, unless that is done already."""
         if (found := self.done(share)) is not None:
             return found
@@ -176,7 +178,12 @@ class ShareWork:
         entry = entry_of(content)
         errors = sum(row.error is not None for row in predictions)
         found = ShareDone(
-            number=share.number, rows=len(predictions), errors=errors, size=entry.size, sha256=entry.sha256
+            number=share.number,
+            rows=len(predictions),
+            errors=errors,
+            size=entry.size,
+            sha256=entry.sha256,
+            node=node,
         )
         write_json(self.marker(share.number), found.as_json())
         return found
