@@ -29,7 +29,7 @@ index.shares.__defaults__ = (8,)
 sys.argv = ["ease", *sys.argv[1:]]
 main()
 """
-IMAGES = 40 * 16
+IMAGES = 20 * 16
 
 
 @pytest.fixture(scope="session")
@@ -43,7 +43,7 @@ def model(tmp_path_factory: pytest.TempPathFactory, digits: Any) -> Path:
 def photos(tmp_path_factory: pytest.TempPathFactory, digits: Any) -> Path:
     """Many photos, some of which are none."""
     folder = tmp_path_factory.mktemp("photos")
-    for number in range(40):
+    for number in range(20):
         write_folder(folder / f"{number:02d}", digits("0", count=15))
         (folder / f"{number:02d}" / "0" / "bad.jpg").write_bytes(b"hello")
     return folder
@@ -87,7 +87,7 @@ def parts(out: Path) -> int:
 def check(out: Path, undisturbed: list[dict[str, Any]]) -> None:
     assert rows(out) == undisturbed
     assert len(undisturbed) == IMAGES
-    assert sum(row["error"] is not None for row in undisturbed) == 40
+    assert sum(row["error"] is not None for row in undisturbed) == 20
     assert json.loads((out / "summary.json").read_text())["inputs"] == IMAGES
     assert {path.name[:5] for path in out.iterdir()} == {"part-", "summa"}
 

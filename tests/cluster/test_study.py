@@ -27,9 +27,9 @@ STUDY = """
 about: three cells, two of which share their trainings
 run: {dataset: digits, protocol: B0 Inc5, limit_per_class: 8, input_size: 16}
 rows:
-  - {method: ease, set: {epochs: 40, rank: 4}}
-  - {method: ease, set: {epochs: 40, rank: 4, alpha: 0.3}, label: another alpha}
-  - {method: ease, set: {epochs: 40, rank: 8}, label: another rank}
+  - {method: ease, set: {epochs: 30, rank: 4}}
+  - {method: ease, set: {epochs: 30, rank: 4, alpha: 0.3}, label: another alpha}
+  - {method: ease, set: {epochs: 30, rank: 8}, label: another rank}
 """
 LEASE = 4.0
 
