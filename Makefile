@@ -9,11 +9,11 @@ METHODS := strata ease simplecil finetune
 WORKERS ?= $(shell nproc 2>/dev/null || echo 2)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint docs bench faults fuzz soak second clean
+.PHONY: help setup demo test cluster-test lint docs bench faults fuzz soak second clean
 
 help: ## print this help
 	@echo "ease: class-incremental learning with a frozen ViT"
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(READY) ## create .venv and install the package with its tools
 
@@ -30,7 +30,11 @@ demo: $(READY) ## run strata, ease, simplecil and finetune on 60 glyphs: a table
 	@$(BIN)/ease report $(foreach method,$(METHODS),$(DEMO)/$(method)) --out $(DEMO)/comparison
 
 test: $(READY) ## run the test suite
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --ignore tests/cluster
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/cluster
+
+cluster-test: $(READY) ## every loss on a Ray cluster of two nodes (about 10 minutes)
+	OMP_NUM_THREADS=1 EASE_CLUSTER_TESTS=all $(BIN)/python -m pytest tests/cluster
 
 lint: $(READY) ## check style and types
 	$(BIN)/ruff check src tests benchmarks campaign examples docs/*.py

@@ -95,6 +95,12 @@ class RunConfig(Adjustable):
     )
     accelerator: str = Field("cpu", description="cpu, cuda, mps or auto", json_schema_extra=RUNTIME)
     devices: int = Field(1, ge=1, le=1024, json_schema_extra=RUNTIME)
+    nodes: int = Field(
+        1, ge=1, le=1024, description="machines that work on one run together", json_schema_extra=RUNTIME
+    )
+    cpus: int = Field(
+        1, ge=1, le=1024, description="cores that a run gets on a Ray cluster", json_schema_extra=RUNTIME
+    )
     precision: Literal["32-true", "bf16-mixed"] = Field(
         # Far more than the last bits: trainings in bf16 end elsewhere.
         "32-true",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -20,12 +21,16 @@ import ease
 from ease.config import resolve
 from ease.errors import EaseError
 from ease.experiments import grid as grid_module
+from ease.experiments.executors.local import LocalProcesses
 from ease.experiments.grid import Cell, Grid
 from ease.experiments.record import RunRecord
 from ease.experiments.run import resume_run, start_run
 from ease.methods.simplecil import SimpleCil
+from ease.progress import Quiet
 from ease.reporting.series import group
+from ease.storage import files
 from ease.storage.files import read_tensors, write_tensors
+from ease.storage.lease import LeaseLostError, lease_holder
 from ease.storage.lock import WriterLock
 
 QUICK = {"dataset": "digits", "protocol": "B0 Inc5", "limit_per_class": 6, "input_size": 16}
@@ -124,7 +129,7 @@ def test_several_processes_find_what_one_finds(tmp_path: Path) -> None:
     cells = [cell("simplecil"), cell(), cell("simplecil", seed=7)]
     one, two = Grid(tmp_path / "one"), Grid(tmp_path / "two")
     one.run(cells)
-    two.run(cells, jobs=2)
+    two.run(cells, LocalProcesses(2))
     assert [comparable(two.record(c)) for c in cells] == [comparable(one.record(c)) for c in cells]
 
 
@@ -132,9 +137,10 @@ def test_processes_leave_when_the_one_that_started_them_is_killed(tmp_path: Path
     work = f"""
 from pathlib import Path
 from tests.experiments.test_grid import cell
+from ease.experiments.executors.local import LocalProcesses
 from ease.experiments.grid import Grid
 if __name__ == "__main__":
-    Grid(Path({str(tmp_path)!r})).run([cell(epochs=500, seed=1), cell(epochs=500, seed=2)], jobs=2)
+    Grid(Path({str(tmp_path)!r})).run([cell(epochs=500, seed=1), cell(epochs=500, seed=2)], LocalProcesses(2))
 """
     script = tmp_path / "work.py"
     script.write_text(work)
@@ -188,6 +194,102 @@ def test_cells_that_share_train_once_and_find_what_they_would_alone(tmp_path: Pa
     assert trained == [60, 0, 0]
     assert all(record.passes_reused == 0 for record in theirs if record)
     assert len(list((tmp_path / "shared" / "shared" / "trainings").iterdir())) == 2  # one for each task
+
+
+# --- one writer for each cell ---------------------------------------------------------------------
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    grid = Grid(tmp_path_factory.mktemp("undisturbed"))
+    grid.run([cell()])
+    return comparable(grid.record(cell()))
+
+
+@pytest.mark.parametrize("when", ["run.json", "checkpoints", "manifest.json", "stages", "record.json"])
+def test_a_process_that_was_taken_for_dead_stops_before_its_next_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, undisturbed: dict[str, Any], when: str
+) -> None:
+    grid, one = Grid(tmp_path, lease_seconds=0.2), cell()
+    frozen: list[dict[str, bytes]] = []
+
+    def struck(point: str, path: Path) -> None:
+        if point == "before-replace" and when in (path.name, path.parent.name) and not frozen:
+            lease = grid.folder / "leases" / one.name / "00000002.json"
+            holder = {"node": "far", "machine": "far away", "process": 1, "started": "1", "beat": 1}
+            lease.write_text(json.dumps(holder))
+            frozen.append(_without_temporary(content(grid.path(one))))
+
+    monkeypatch.setattr(files, "fault", struck)
+    error = grid.attempt(one)
+    monkeypatch.undo()
+    assert isinstance(error, LeaseLostError)
+    assert _without_temporary(content(grid.path(one))) == frozen[0]
+    grid.run([one])  # the other one is silent, too
+    assert comparable(grid.record(one)) == undisturbed
+    assert not [name for name in content(grid.folder) if ".tmp-" in name]
+
+
+def _without_temporary(found: dict[str, bytes]) -> dict[str, bytes]:
+    return {name: data for name, data in found.items() if ".tmp-" not in name and not name.endswith(".lock")}
+
+
+def test_a_cell_that_another_process_works_on_is_waited_for_and_run_once(tmp_path: Path) -> None:
+    one = cell(epochs=40)
+    work = f"""
+from pathlib import Path
+from tests.experiments.test_grid import cell
+from ease.experiments.grid import Grid
+Grid(Path({str(tmp_path)!r})).run([cell(epochs=40)])
+"""
+    path = os.pathsep.join([str(Path(__file__).parents[2]), *sys.path])
+    other = subprocess.Popen([sys.executable, "-c", work], env={**os.environ, "PYTHONPATH": path})
+    grid = Grid(tmp_path)
+    assert _wait_for(lambda: grid.holder(one) is not None)
+    grid.run([one])
+    assert other.wait(60) == 0
+    assert grid.record(one) is not None
+    holder = lease_holder(tmp_path / "leases" / one.name)
+    assert holder is not None
+    assert holder.process == other.pid
+
+
+def test_the_table_of_a_grid_names_nodes_and_failures(tmp_path: Path) -> None:
+    lines: list[str] = []
+
+    class Lines(Quiet):
+        def say(self, line: str) -> None:
+            lines.append(line)
+
+    class TwoNodes:
+        def outcomes(self, work: Any, units: Any, progress: Any) -> Any:
+            for number, unit in enumerate(units):
+                for each in unit:
+                    yield each, work.attempt(each, None, f"node {number + 1}")
+
+    bad = cell("simplecil", data_root="nowhere", dataset="folder")
+    with pytest.raises(EaseError, match="1 of 3 cells failed"):
+        Grid(tmp_path).run([bad, cell("simplecil"), cell("simplecil", seed=7)], TwoNodes(), Lines())
+    head, *rows = lines[-1].splitlines()
+    assert head.split() == ["cell", "node", "stages", "outcome"]
+    assert [(row.split()[2], row.split()[3]) for row in rows[:2]] == [("2", "2/2"), ("3", "2/2")]
+    assert "node 1" in rows[2]
+    assert "failed: " in rows[2]
+    assert "nowhere" in rows[2]
+
+
+def test_a_cell_that_was_finished_where_nobody_sees_it_is_a_failure(tmp_path: Path) -> None:
+    class Elsewhere:
+        def outcomes(self, work: Any, units: Any, progress: Any) -> Any:
+            for unit in units:
+                yield from ((each, None) for each in unit)
+
+    with pytest.raises(EaseError, match="all nodes must share that folder"):
+        Grid(tmp_path).run([cell("simplecil")], Elsewhere())
 
 
 # --- roles of the configuration -------------------------------------------------------------------

@@ -48,6 +48,26 @@ def test_whatever_a_feature_depends_on_names_another_shelf(field: str, tmp_path:
     assert store.get(replace(KEY, **{field: "other"}), digests(2)) is None
 
 
+def test_two_runs_that_share_a_folder_read_back_their_own_features(tmp_path: Path) -> None:
+    key = FeatureKey("t", "b", "tuning", "32", "pooled")
+    one, two = FeatureStore(tmp_path, memory=0), FeatureStore(tmp_path, memory=0)
+    names = [[bytes([n, i] + [0] * 14).hex() for i in range(3)] for n in (1, 2)]
+    rows = [torch.full((3, 4), float(n)) for n in (1, 2)]
+    for store in (one, two):  # both know of nothing yet
+        assert store.get(key, names[0]) is None
+    one.put(key, names[0], rows[0])
+    two.put(key, names[1], rows[1])
+    for store, own, features in ((one, names[0], rows[0]), (two, names[1], rows[1])):
+        found = store.get(key, own)
+        assert found is not None
+        assert torch.equal(found, features)
+    both = FeatureStore(tmp_path, memory=0)
+    for own, features in zip(names, rows, strict=True):
+        found = both.get(key, own)
+        assert found is not None
+        assert torch.equal(found, features)
+
+
 @pytest.mark.parametrize("damage", ["cut", "flipped", "empty", "text"])
 def test_a_damaged_block_is_computed_again_not_believed(damage: str, tmp_path: Path) -> None:
     FeatureStore(tmp_path).put(KEY, digests(3), torch.randn(3, 4))

@@ -16,6 +16,7 @@ import typer
 
 from ease import __version__
 from ease.cli import check, classify, inbox, lists, models, paper, predict, runs, serve, share
+from ease.cli.options import with_address
 from ease.errors import EaseError, one_line
 from ease.filesystem import explain
 
@@ -109,7 +110,7 @@ def main() -> None:
     _quiet_pillow()
     try:
         _check_words(sys.argv[1:])
-        code = int(app(standalone_mode=False) or 0)
+        code = int(app(with_address(sys.argv[1:]), standalone_mode=False) or 0)
         if code == INTERRUPTED:  # typer has caught Ctrl-C itself
             raise KeyboardInterrupt
         sys.stdout.flush()  # a full disk is found here, not when the interpreter ends

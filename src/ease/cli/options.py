@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from ease.cluster import HERE, looks_like_address
 from ease.errors import EaseError, unknown
+
+if TYPE_CHECKING:
+    from ease.experiments.executors import Executor
 
 NEW_MODEL = "Options for a new model"
 DATA = "Data"
@@ -133,9 +137,43 @@ Seeds = Annotated[str | None, typer.Option(help="Random seeds.", metavar="N,N,..
 Jobs = Annotated[
     int, typer.Option(min=1, metavar="N", help="Number of runs at a time; they share the cores.")
 ]
+Ray = Annotated[
+    str | None,
+    typer.Option(
+        metavar="[ADDRESS]",
+        help="Use the nodes of the Ray cluster at this address; without one, start Ray on this machine.",
+        rich_help_panel=HARDWARE,
+    ),
+]
 
 
 RefuseOrSkip = Literal["refuse", "skip"]
+
+
+def with_address(words: list[str]) -> list[str]:
+    """The words of a command, in which --ray may stand without an address."""
+    found = []
+    for at, word in enumerate(words):
+        following = words[at + 1] if at + 1 < len(words) else ""
+        found.append(f"--ray={HERE}" if word == "--ray" and not looks_like_address(following) else word)
+    return found
+
+
+def executor_of(ray: str | None, jobs: int) -> Executor:
+    """The value of --ray and --jobs."""
+    from ease.experiments.executors.local import LocalProcesses
+
+    if ray is None:
+        return LocalProcesses(jobs)
+    if jobs > 1:
+        raise EaseError(
+            "--jobs and --ray exclude each other: a cluster runs as many cells as it has cores for"
+        )
+    from ease.cluster import import_ray
+    from ease.experiments.executors.ray import RayCluster
+
+    import_ray()  # whether it is installed is found before the work is planned
+    return RayCluster(ray)
 
 
 def refuse_or_skip(text: str) -> RefuseOrSkip:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from ease.cli import options
-from ease.cli.options import names, path_text, seed_numbers, shard_numbers
+from ease.cli.options import executor_of, names, path_text, seed_numbers, shard_numbers
 from ease.cli.output import console, echo, listing, print_json
 
 
@@ -28,6 +28,7 @@ def paper(
     seeds: options.Seeds = None,
     shard: Annotated[str, typer.Option(help="Do the I-th of N parts of the work.", metavar="I/N")] = "1/1",
     jobs: options.Jobs = 1,
+    ray: options.Ray = None,
     dataset: Annotated[
         str | None,
         typer.Option(help="Use only this dataset; scale small needs one.", rich_help_panel=options.DATA),
@@ -60,6 +61,7 @@ def paper(
             echo("")
             listing([{"scale": scale, "what": about} for scale, about in scales().items()], False)
         return
+    executor = executor_of(ray, jobs)
     given = {
         "dataset": dataset,
         "protocol": protocol,
@@ -76,7 +78,7 @@ def paper(
     )
     work = Reproduction(wanted, out or Path("runs") / f"paper-{size}")
     records = {}
-    for drawn in work.run(jobs, part, Bars()):
+    for drawn in work.run(executor, part, Bars()):
         records[drawn.name] = [record.as_json() for record in drawn.records]
         if not as_json:
             echo(f"{drawn.exhibit.paper}: {drawn.exhibit.title}")

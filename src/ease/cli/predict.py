@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -44,8 +45,9 @@ def predict(
         Path | None,
         typer.Option(
             "--from",
-            metavar="FILE",
-            help="Table with a column of paths: .csv, .tsv, .jsonl or .parquet.",
+            metavar="SOURCE",
+            help="Table with a column of paths (.csv, .tsv, .jsonl, .parquet), list of paths (.txt), shards (.tar), "
+            "or a pattern.",
             rich_help_panel=INPUTS,
         ),
     ] = None,
@@ -108,6 +110,21 @@ def predict(
             help="Write one row per photo to a new .csv, .jsonl or .parquet; a killed command can be repeated.",
         ),
     ] = None,
+    to: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Write one row per photo into the parts of a folder, for any number of photos; needs --from. "
+            "A killed command can be repeated.",
+        ),
+    ] = None,
+    kind: Annotated[
+        str | None,
+        typer.Option(
+            "--format", metavar="parquet|jsonl|csv", help="Format of the parts of --to; default: parquet."
+        ),
+    ] = None,
+    ray: options.Ray = None,
     as_json: options.Json = False,
     as_csv: Annotated[
         bool, typer.Option("--csv", help="Print the result as CSV, one line per photo and class.")
@@ -133,22 +150,36 @@ def predict(
 
     A photo that is like none of the classes is marked as unknown. The exit code is 1 if some photos could not be used.
     """
-    from ease.app.bulk import listed_inputs, place_inputs, predict_stream, table_inputs
+    from ease.app.bulk import listed_inputs, place_inputs, predict_stream, source_inputs
     from ease.app.classifier import Classifier
     from ease.storage.files import check_folder_place
 
     if why is not None:
         check_folder_place(why)
-    if sum((as_json, as_csv, out is not None)) > 1:
-        raise EaseError("--json, --csv and --out exclude each other: choose one")
+    if sum((as_json, as_csv, out is not None, to is not None)) > 1:
+        raise EaseError("--json, --csv, --out and --to exclude each other: choose one")
+    if to is None and (ray is not None or kind is not None):
+        raise EaseError(
+            f"--{'ray' if ray is not None else 'format'} needs a folder for the rows: give --to DIR"
+        )
     named = images or []
     if (table is None) == (not named):
         raise EaseError("say what to look at: photos, folders, a list with -, or a table with --from")
     _refuse_options_without_use(named, table, column, root, nul, allow_urls or allow_private_urls)
     urls = options.allowed_urls(allow_urls, allow_private_urls)
+    if to is not None:
+        if table is None or collect_unsure or why is not None or every or unreadable == "refuse":
+            raise EaseError(
+                "--to takes its photos from --from, and every photo gets a row: leave out photos, --every, --explain, "
+                "--collect-unsure and --unreadable refuse"
+            )
+        source = partial(source_inputs, table, root=root, column=column, allow_urls=urls)
+        given = " ".join(str(part) for part in (table, root or "", column or "", urls))
+        _write_folder(model, source, to, given, kind or "parquet", top, budget, weights, ray)
+        return
     inputs: Iterator[Input]
     if table is not None:
-        inputs = table_inputs(table, root=root, column=column, every=every, allow_urls=urls)
+        inputs = source_inputs(table, root=root, column=column, every=every, allow_urls=urls)
     elif STDIN in named:
         if len(named) > 1:
             raise EaseError("'-' stands for all images: put the others into the list")
@@ -208,6 +239,49 @@ def _write(
     continued = f", {done.continued:,} of them by an earlier command" if done.continued else ""
     echo(f"wrote {done.rows:,} rows to {done.path}{continued}")
     _end(done.errors, done.rows, done.first_error)
+
+
+def _write_folder(
+    model: Path,
+    source: Callable[[], Iterator[Input]],
+    to: Path,
+    given: str,
+    kind: str,
+    top: int,
+    budget: int | None,
+    weights: Path | None,
+    ray: str | None,
+) -> None:
+    from ease.app.bulk import predict_to_folder
+    from ease.progress import Bars
+
+    executor = None
+    if ray is not None:
+        from ease.app.bulk.cluster import OnRay
+        from ease.cluster import import_ray
+
+        import_ray()
+        executor = OnRay(ray)
+    try:
+        done = predict_to_folder(
+            model,
+            source,
+            to,
+            source=given,
+            kind=kind,
+            top_k=top,
+            budget=budget,
+            weights=weights,
+            executor=executor,
+            progress=Bars(),
+        )
+    except KeyboardInterrupt:
+        typer.echo(f"the same command continues where this one was interrupted ({to})", err=True)
+        raise
+    continued = f", {done.continued:,} of them by an earlier command" if done.continued else ""
+    speed = f" ({done.images_per_second:.1f} images/s)" if done.seconds else ""
+    typer.echo(f"wrote {done.rows:,} rows to {done.path}{continued}{speed}")
+    _end(done.errors, done.rows, "")
 
 
 Print = Callable[["Classifier", "Iterator[Prediction]"], None]

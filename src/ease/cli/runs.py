@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from ease.cli import options
-from ease.cli.options import names, path_text, seed_numbers
+from ease.cli.options import executor_of, names, path_text, seed_numbers
 from ease.cli.output import console, echo, print_json
 from ease.errors import EaseError
 
@@ -82,7 +81,15 @@ def run(
         typer.Option(metavar="cpu|cuda|mps|auto", help="Kind of device.", rich_help_panel=options.HARDWARE),
     ] = None,
     devices: Annotated[
-        int | None, typer.Option(help="Number of devices.", rich_help_panel=options.HARDWARE)
+        int | None,
+        typer.Option(help="Number of devices, on each machine.", rich_help_panel=options.HARDWARE),
+    ] = None,
+    nodes: Annotated[
+        int | None,
+        typer.Option(
+            help="Number of machines; start the command on each, for example with torchrun.",
+            rich_help_panel=options.HARDWARE,
+        ),
     ] = None,
     precision: Annotated[
         str | None,
@@ -117,6 +124,7 @@ def run(
         k: v for k, v in locals().items() if k not in ("out", "resume", "preset", "config", "sets", "as_json")
     }
     from ease.config import resolve
+    from ease.experiments.environment import is_first_process
     from ease.experiments.run import resume_run, start_run
     from ease.progress import Bars
     from ease.reporting.tables import comparison
@@ -136,7 +144,7 @@ def run(
             sets=options.sets_beside(sets, {**given, "preset": preset}),
         )
         record, folder = start_run(resolved, out, notes, Bars()), out
-    if int(os.environ.get("LOCAL_RANK", "0")):
+    if not is_first_process():
         return  # only the first process of a distributed run prints
     if as_json:
         print_json(record.as_json())
@@ -155,6 +163,7 @@ def study(
     methods: options.Methods = None,
     seeds: options.Seeds = None,
     jobs: options.Jobs = 1,
+    ray: options.Ray = None,
     data_root: options.DataRoot = None,
     weights: options.Weights = None,
     sets: options.Sets = None,
@@ -167,12 +176,13 @@ def study(
     from ease.experiments.plans.study import load_study, run_study
     from ease.progress import Bars
 
+    executor = executor_of(ray, jobs)
     given = {"data_root": path_text(data_root), "weights": path_text(weights)}
     plan = load_study(name)
     numbers = seed_numbers(seeds)
     own = options.sets_beside(sets, {**given, "seed": numbers or None})
     cells = plan.cells(names(methods), numbers, given, own)
-    table, written = run_study(cells, out, jobs, Bars(), plan.fused)
+    table, written = run_study(cells, out, executor, Bars(), plan.fused)
     if as_json:
         print_json([record.as_json() for row in table.rows for record in row.series.records])
         return

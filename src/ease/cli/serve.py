@@ -75,6 +75,17 @@ def serve(
             help="Send traces to OpenTelemetry, to where the OTEL_ variables say (localhost:4318).",
         ),
     ] = False,
+    ray: options.Ray = None,
+    replicas: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=1024,
+            metavar="N",
+            help="Number of models on the Ray cluster that score images; default: 2.",
+            rich_help_panel=options.HARDWARE,
+        ),
+    ] = None,
     create: Annotated[
         bool,
         typer.Option(
@@ -105,6 +116,12 @@ def serve(
         raise EaseError("give either --model, the directory of one model, or --models, a folder of several")
     if collect_unsure and not inbox:
         raise EaseError("--collect-unsure needs an inbox to keep the photos in: add --inbox")
+    if replicas is not None and ray is None:
+        raise EaseError("--replicas are on a Ray cluster: add --ray")
+    if ray is not None:
+        from ease.cluster import import_ray
+
+        import_ray()
     accepted = Limits() if limits is None else read_limits(limits)
     new = {"method": method, "backbone": backbone, "augment": augment}
     common: dict[str, Any] = {
@@ -123,6 +140,8 @@ def serve(
     if models is not None:
         if create or any(value is not None for value in new.values()):
             raise EaseError("--create and the options for a new model belong to --model, not to --models")
+        if ray is not None:
+            raise EaseError("--ray serves one model: give --model in place of --models")
         serve_several(models, tokens=None if tokens is None else read_tokens(tokens), **common)
         return
     assert model is not None
@@ -132,7 +151,7 @@ def serve(
         )
     check_token(host, token)
     _prepare(model, create, new, weights)
-    run(model, **common)
+    run(model, ray=ray, replicas=replicas or 2, **common)
 
 
 def _prepare(model: Path, create: bool, wanted: dict[str, str | None], weights: Path | None) -> None:

@@ -23,21 +23,63 @@ _LIBRARIES = (
 
 
 def make_fabric(config: RunConfig) -> Any:
-    """A launched Fabric for the devices asked for."""
+    """A launched Fabric for the devices asked for, on one or several machines.
+
+    On several machines the command is started on each of them: by torchrun or SLURM, or by hand with MASTER_ADDR,
+    MASTER_PORT and NODE_RANK in the environment. torchrun says itself how many there are.
+    """
     from lightning_fabric import Fabric
 
-    _check_devices(config.accelerator, config.devices)
+    nodes, devices = _started_by_torchrun() or (config.nodes, config.devices)
+    if (nodes, devices) != (config.nodes, config.devices) and config.nodes * config.devices > 1:
+        raise EaseError(
+            f"torchrun started {devices} processes on each of {nodes} machines, but {config.devices} devices on "
+            f"{config.nodes} nodes were asked for: leave out --devices and --nodes"
+        )
+    _check_devices(config.accelerator, devices)
+    if nodes > 1:
+        _check_can_meet()
     try:
         fabric = Fabric(
             accelerator=config.accelerator,
-            devices=config.devices,
-            strategy="ddp" if config.devices > 1 else "auto",
+            devices=devices,
+            num_nodes=nodes,
+            strategy="ddp" if nodes * devices > 1 else "auto",
             precision=config.precision,
         )
         fabric.launch()
     except (RuntimeError, ValueError) as error:
-        raise EaseError(f"cannot use {config.devices} x {config.accelerator}: {error}") from error
+        where = f" on {nodes} nodes" if nodes > 1 else ""
+        raise EaseError(f"cannot use {devices} x {config.accelerator}{where}: {error}") from error
     return fabric
+
+
+def is_first_process() -> bool:
+    """Whether this is the process of a distributed run that prints; it is in any other run."""
+    distributed = torch.distributed
+    if distributed.is_available() and distributed.is_initialized():
+        return distributed.get_rank() == 0
+    return int(os.environ.get("LOCAL_RANK", "0")) == 0
+
+
+def _started_by_torchrun() -> tuple[int, int] | None:
+    """How many machines take part, and how many processes on each, if torchrun started this one."""
+    if "TORCHELASTIC_RUN_ID" not in os.environ:
+        return None
+    here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    return max(1, int(os.environ.get("WORLD_SIZE", "1")) // here), here
+
+
+def _check_can_meet() -> None:
+    """Processes of several machines that do not know where to meet would each wait for a long time."""
+    if "TORCHELASTIC_RUN_ID" in os.environ or "SLURM_NTASKS" in os.environ:
+        return
+    missing = [name for name in ("MASTER_ADDR", "MASTER_PORT", "NODE_RANK") if name not in os.environ]
+    if missing:
+        raise EaseError(
+            f"--nodes needs {', '.join(missing)} in the environment of every machine: start the command with "
+            "torchrun or srun, or set them"
+        )
 
 
 def _check_devices(accelerator: str, devices: int) -> None:

@@ -2,97 +2,44 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from multiprocessing import get_context
 from pathlib import Path
-
-import torch
 
 from ease.config import RunConfig, validated
 from ease.errors import EaseError
+from ease.experiments.cells import Cell, same_subspaces, sharing_units
+from ease.experiments.executors import Executor
+from ease.experiments.executors.local import LocalProcesses
 from ease.experiments.inputs import data_digests
 from ease.experiments.record import RunInputs, RunRecord
 from ease.experiments.run import resume_run, start_run
 from ease.experiments.run_folder import RunFolder, RunStart, SharedFolder
-from ease.filesystem import content_digest, exists
-from ease.methods import SharesTrainings, find_method
-from ease.progress import Progress, Quiet
-from ease.storage.files import check_folder_place
-from ease.training.processes import begin_work
+from ease.experiments.status import CellStatus, status_table
+from ease.filesystem import exists
+from ease.methods import find_method
+from ease.progress import Advance, Progress, Quiet
+from ease.storage.files import check_folder_place, fenced, make_folder
+from ease.storage.lease import LEASE_SECONDS, Lease, LeaseHolder, lease_holder
+from ease.storage.lock import BusyError
 
-
-@dataclass(frozen=True)
-class Cell:
-    """One run of a grid.
-
-    Attributes:
-        config: the resolved configuration.
-        notes: how a preset was applied.
-        shares: cells with the same text here train the same subspaces. Only the first of them does so; the others
-            take its subspaces over, with the seconds they took.
-        timed: its seconds will be reported, so test features are computed and not taken over.
-        minutes: a rough estimate of how long it takes; 0 if it is not known.
-        label: what its row in tables is called, if not as its method; no part of its name.
-    """
-
-    config: RunConfig
-    notes: list[str] = field(default_factory=list)
-    shares: str | None = None
-    timed: bool = False
-    minutes: float = 0.0
-    label: str | None = None
-
-    @property
-    def name(self) -> str:
-        """Readable, safe as a folder name, and different for configurations with different results.
-
-        Values of the role `result` count, and the content of the weights and the class order file. The data folder is
-        not read for a name: `Grid.record` compares its content with what the cell has seen. Only what differs from the
-        defaults counts, so that a version with one more setting finds the cells of the one before.
-        """
-        defaults, method = RunConfig().of_role("result"), find_method(self.config.method)
-        own = method.Settings().model_dump(mode="json")
-        result = self.config.of_role("result")
-        values = {k: v for k, v in result.items() if k != "settings" and v != defaults[k]}
-        for key in _FILES:
-            path = getattr(self.config, key)
-            if path is not None:
-                values[key] = content_digest(path)
-        settings = {k: v for k, v in self.config.settings.items() if v != own.get(k)}
-        text = json.dumps([values, settings], sort_keys=True)
-        digest = hashlib.blake2b(text.encode(), digest_size=5).hexdigest()
-        protocol = self.config.protocol.lower().replace(" ", "")
-        return f"{self.config.method}-{self.config.dataset}-{protocol}-{self.config.seed}-{digest}"
-
-
-def same_subspaces(config: RunConfig) -> str | None:
-    """What to put in a cell's `shares`: cells with equal values may reuse each other's trainings."""
-    method = find_method(config.method)
-    if not issubclass(method, SharesTrainings):
-        return None
-    parts = (config.dataset, config.protocol, config.seed, method.shared_trainings(config.settings))
-    return " ".join(map(str, parts))
-
-
-_FILES = ("weights", "class_order")
-"""Locations that are single files."""
-
-Outcome = tuple[Cell, EaseError | None]
-"""A cell that was tried, and the error if it failed."""
+__all__ = ["Cell", "Grid", "same_subspaces"]
 
 
 class Grid:
-    """A folder of cells. Finished cells are read, interrupted ones are continued, the others are run."""
+    """A folder of cells. Finished cells are read, interrupted ones are continued, the others are run.
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    Several processes, on this or on other machines that share the folder, may run the same grid: a lease gives each
+    cell one writer at a time, and a cell that somebody else works on is waited for.
+
+    Args:
+        folder: of the grid.
+        lease_seconds: how long a process that works on a cell may be silent until another one goes on.
+    """
+
+    def __init__(self, folder: Path, lease_seconds: float = LEASE_SECONDS) -> None:
+        self.folder, self.lease_seconds = folder, lease_seconds
 
     def path(self, cell: Cell) -> Path:
         """The folder of a cell's run."""
@@ -112,7 +59,7 @@ class Grid:
     def run(
         self,
         cells: Sequence[Cell],
-        jobs: int = 1,
+        executor: Executor | None = None,
         progress: Progress | None = None,
         *,
         shard: tuple[int, int] = (1, 1),
@@ -121,30 +68,35 @@ class Grid:
 
         Args:
             cells: what to run; the same cell may be named more than once.
-            jobs: processes at a time.
+            executor: where to run them; one after the other in this process if None.
             progress: where to show it.
             shard: (i, n) does the i-th of n shares, counted from 1, so that n machines can divide the work. Cells that
                 share trainings are in the same share.
         """
         check_folder_place(self.folder)
-        progress = progress or Quiet()
+        executor, progress = executor or LocalProcesses(), progress or Quiet()
         number, shards = shard
-        mine = [cell for group in _sharing_groups(cells)[number - 1 :: shards] for cell in group]
+        mine = [cell for unit in sharing_units(cells)[number - 1 :: shards] for cell in unit]
         unique = {cell.name: cell for cell in mine}
         left = [cell for cell in unique.values() if self.record(cell) is None]
         failures: dict[str, EaseError] = {}
 
         def finished(cell: Cell, error: EaseError | None) -> None:
-            if error is not None:
-                failures[cell.name] = error
             found = self.record(cell)
-            what = f"failed: {error}" if found is None else f"Ā {found.average:.2f}  A_B {found.last:.2f}"
+            if found is None:
+                failures[cell.name] = error or _not_shared(self.path(cell))
+            what = f"failed: {failures[cell.name]}" if found is None else _scores(found)
             progress.say(f"{cell.name}: {what}")
 
+        if left:
+            make_folder(self.folder)
         with progress.bar("cells", len(unique), done=len(unique) - len(left)) as advance:
-            for cell, error in self._outcomes(left, jobs, progress):
+            for cell, error in executor.outcomes(self, sharing_units(left), progress):
                 finished(cell, error)
                 advance(1)
+        rows = [self._status(cell, failures.get(cell.name)) for cell in left]
+        if failures or len({row.node for row in rows}) > 1:
+            progress.say(status_table(rows))
         if failures:
             name, error = next(iter(failures.items()))
             raise EaseError(
@@ -152,46 +104,98 @@ class Grid:
                 "(the others are kept; the same command tries again)"
             )
 
-    def _outcomes(self, cells: Sequence[Cell], jobs: int, progress: Progress) -> Iterator[Outcome]:
-        groups = _sharing_groups(cells)
-        if min(jobs, len(groups)) < 2:
-            for cell in cells:
-                yield cell, self._attempt(cell, progress)
-            return
-        threads = max(1, torch.get_num_threads() // jobs)  # processes that all use all cores would crawl
-        with (
-            _environment(OMP_NUM_THREADS=str(threads)),
-            ProcessPoolExecutor(jobs, get_context("spawn"), begin_work, (threads, os.getpid())) as pool,
-        ):
-            try:
-                for future in as_completed([pool.submit(self._attempt_all, group) for group in groups]):
-                    yield from future.result()
-            except BrokenProcessPool:
-                raise EaseError(
-                    "a process was killed from outside, perhaps because memory was short: "
-                    "the same command goes on, with fewer --jobs if need be"
-                ) from None
-            except BaseException:  # Ctrl-C: do not wait for what is running, it can be continued
-                for process in list(pool._processes.values()):
-                    process.terminate()
-                raise
+    def attempt(
+        self, cell: Cell, progress: Progress | None = None, node: str | None = None
+    ) -> EaseError | None:
+        """Start or continue a cell, and return the error if it fails; see `Work`."""
+        folder, said = RunFolder(self.path(cell)), progress or Quiet()
+        lease = Lease(self._lease(cell), self.lease_seconds, node)
 
-    def _attempt_all(self, cells: Sequence[Cell]) -> list[Outcome]:
-        return [(cell, self._attempt(cell)) for cell in cells]
+        def waiting(holder: LeaseHolder) -> None:
+            said.say(f"{cell.name}: waiting for {holder.node}, which works on it")
 
-    def _attempt(self, cell: Cell, progress: Progress | None = None) -> EaseError | None:
-        folder = RunFolder(self.path(cell))
-        shared = None if cell.shares is None else SharedFolder(self.folder / "shared", not cell.timed)
         try:
-            if exists(folder.config):
-                started = RunStart.read(folder.config)
-                _check_same(folder.path, started.config, started.inputs, cell.config)
-                resume_run(folder.path, progress, shared=shared, moved=cell.config)
-            else:
-                start_run(cell.config, folder.path, cell.notes, progress, shared=shared)
+            with lease.hold(lambda: exists(folder.record), waiting) as mine:
+                if mine:
+                    with fenced(folder.path, lease.check):
+                        _patiently(lambda: self._run(cell, folder, _Told(said, lease)), lease)
         except EaseError as error:
             return error
         return None
+
+    def holder(self, cell: Cell) -> LeaseHolder | None:
+        """Who works on a cell at the moment; see `Work`."""
+        holder = lease_holder(self._lease(cell))
+        return None if holder is None or holder.released or holder.is_gone else holder
+
+    def _lease(self, cell: Cell) -> Path:
+        return self.folder / "leases" / cell.name
+
+    def _run(self, cell: Cell, folder: RunFolder, progress: Progress) -> None:
+        shared = None if cell.shares is None else SharedFolder(self.folder / "shared", not cell.timed)
+        if exists(folder.config):
+            started = RunStart.read(folder.config)
+            _check_same(folder.path, started.config, started.inputs, cell.config)
+            resume_run(folder.path, progress, shared=shared, moved=cell.config)
+        else:
+            start_run(cell.config, folder.path, cell.notes, progress, shared=shared)
+
+    def _status(self, cell: Cell, failure: EaseError | None) -> CellStatus:
+        holder, record = lease_holder(self._lease(cell)), self.record(cell)
+        return CellStatus(
+            name=cell.name,
+            node="" if holder is None else holder.node,
+            stages="" if holder is None or not holder.total else f"{holder.done}/{holder.total}",
+            outcome=_scores(record) if record is not None else f"failed: {failure}",
+        )
+
+
+class _Told:
+    """Shows progress where it is shown, and tells the lease how many stages are done."""
+
+    def __init__(self, shown: Progress, lease: Lease) -> None:
+        self._shown, self._lease, self._depth = shown, lease, 0
+
+    @contextmanager
+    def bar(self, label: str, total: int | None, done: int = 0) -> Iterator[Advance]:
+        stages = self._depth == 0  # the outermost bar of a run counts its stages
+        if stages:
+            self._lease.done, self._lease.total = done, total or 0
+        self._depth += 1
+        try:
+            with self._shown.bar(label, total, done) as advance:
+
+                def both(steps: int) -> None:
+                    advance(steps)
+                    if stages:
+                        self._lease.done += steps
+
+                yield both
+        finally:
+            self._depth -= 1
+
+    def say(self, line: str) -> None:
+        self._shown.say(line)
+
+
+def _patiently(run: Callable[[], None], lease: Lease) -> None:
+    """A file server may hold the lock of a process for a while after its machine was lost."""
+    until = time.monotonic() + 3 * lease.seconds
+    while True:
+        try:
+            return run()
+        except BusyError:
+            if not lease.taken_over or time.monotonic() > until:
+                raise
+            time.sleep(min(1.0, lease.seconds / 20))
+
+
+def _scores(record: RunRecord) -> str:
+    return f"Ā {record.average:.2f}  A_B {record.last:.2f}"
+
+
+def _not_shared(path: Path) -> EaseError:
+    return EaseError(f"it was finished elsewhere, but {path} has no record: all nodes must share that folder")
 
 
 def _check_same(path: Path, before: RunConfig, inputs: RunInputs | None, config: RunConfig) -> None:
@@ -216,25 +220,3 @@ def _check_same(path: Path, before: RunConfig, inputs: RunInputs | None, config:
             f"{path} was made with other images, from data_root = {before.data_root}: "
             "choose another --out, or remove that folder"
         )
-
-
-def _sharing_groups(cells: Sequence[Cell]) -> list[list[Cell]]:
-    """Cells that share trainings, which are run one after the other in one process."""
-    groups: dict[str, list[Cell]] = {}
-    for cell in cells:
-        groups.setdefault(cell.shares or cell.name, []).append(cell)
-    return list(groups.values())
-
-
-@contextmanager
-def _environment(**values: str) -> Iterator[None]:
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value

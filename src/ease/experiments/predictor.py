@@ -87,10 +87,12 @@ class Predictor:
             engine.ledger.timing("evaluation"),
             shown.bar("evaluation", sum(map(len, sets))) as advance,
         ):
-            for batch in _batches(sets, engine.batch_size):
+            # Several processes share the features of as many batches as there are processes.
+            together = engine.batch_size * (engine.fabric.world_size if self._uses_store else 1)
+            for batch in _batches(sets, together):
                 if cancelled is not None and cancelled():
                     raise PredictionCancelledError
-                parts.append(self._of_batch(batch).cpu())
+                parts += self._of_batch(batch)
                 advance(len(batch))
         return torch.cat(parts) if parts else torch.empty(0, self.learner.classes)
 
@@ -106,12 +108,18 @@ class Predictor:
         finally:
             set_budget(self.learner, None)
 
-    def _of_batch(self, batch: ImageSet | Tensor) -> Tensor:
-        learner = self.learner
-        if isinstance(batch, ImageSet) and self.store is not None and not learner.per_image:
-            return learner.head(self._features(batch, self.store))
+    @property
+    def _uses_store(self) -> bool:
+        return self.store is not None and not self.learner.per_image
+
+    def _of_batch(self, batch: ImageSet | Tensor) -> list[Tensor]:
+        learner, size = self.learner, self.learner.engine.batch_size
+        if isinstance(batch, ImageSet) and self.store is not None and self._uses_store:
+            # The head gets the same batches, however many processes there are: its last bits depend on them, too.
+            return [learner.head(part).cpu() for part in self._features(batch, self.store).split(size, dim=1)]
         self.computed += len(batch) * learner.passes_per_image()
-        return learner.logits(batch if isinstance(batch, Tensor) else learner.engine.pixels(batch))
+        pixels = batch if isinstance(batch, Tensor) else learner.engine.pixels(batch)
+        return [learner.logits(part).cpu() for part in pixels.split(size)]
 
     def _features(self, batch: ImageSet, store: FeatureStore) -> Tensor:
         """Features [S, N, d]. A batch is stored completely or not at all, so that resuming gives equal results."""
@@ -130,7 +138,9 @@ class Predictor:
                 key = keys[i]
                 if key is not None:
                     with engine.one_writer():
-                        store.put(key, digests, features)
+                        for at in range(0, len(digests), engine.batch_size):
+                            part = slice(at, at + engine.batch_size)
+                            store.put(key, digests[part], features[part])
         return torch.stack([f for f in found if f is not None])
 
     def _key(self, tuning: str | None) -> FeatureKey | None:

@@ -11,6 +11,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from ease.errors import EaseError
+from ease.experiments.executors import Executor
 from ease.experiments.grid import Cell, Grid
 from ease.experiments.plans.paper import DatasetSplit, Exhibit, Measurement, find_exhibit, published
 from ease.experiments.record import RunRecord
@@ -64,12 +65,15 @@ class Reproduction:
         """The first error; exhibits are still drawn from the cells that did not fail."""
 
     def run(
-        self, jobs: int = 1, shard: tuple[int, int] = (1, 1), progress: Progress | None = None
+        self,
+        executor: Executor | None = None,
+        shard: tuple[int, int] = (1, 1),
+        progress: Progress | None = None,
     ) -> Iterator[ReproducedExhibit]:
         """Run the unfinished cells of this shard, exhibit by exhibit, and draw each from all of its finished cells."""
         progress = progress or Quiet()
         for name, planned in self.plans.items():
-            records = self._records(find_exhibit(name), planned, jobs, shard, progress)
+            records = self._records(find_exhibit(name), planned, executor, shard, progress)
             measured = [MeasuredRecord(m, r) for m, r in zip(planned, records, strict=True) if r is not None]
             if len(measured) < len(planned):
                 progress.say(f"{name}: {len(measured)} of {len(planned)} cells are finished")
@@ -80,12 +84,12 @@ class Reproduction:
         self,
         exhibit: Exhibit,
         planned: Sequence[Measurement],
-        jobs: int,
+        executor: Executor | None,
         shard: tuple[int, int],
         progress: Progress,
     ) -> list[RunRecord | None]:
         cells = [measurement.cell for measurement in planned]
-        self._attempt(self.grid, cells, jobs, progress, shard)
+        self._attempt(self.grid, cells, executor, progress, shard)
         found = [self.grid.record(cell) for cell in cells]
         if exhibit.draw != "time":
             return found
@@ -96,14 +100,19 @@ class Reproduction:
             for i, record in enumerate(found)
             if record is not None and record.passes_reused
         }
-        self._attempt(alone, list(borrowed.values()), jobs, progress, (1, 1))
+        self._attempt(alone, list(borrowed.values()), executor, progress, (1, 1))
         return [alone.record(borrowed[i]) if i in borrowed else record for i, record in enumerate(found)]
 
     def _attempt(
-        self, grid: Grid, cells: Sequence[Cell], jobs: int, progress: Progress, shard: tuple[int, int]
+        self,
+        grid: Grid,
+        cells: Sequence[Cell],
+        executor: Executor | None,
+        progress: Progress,
+        shard: tuple[int, int],
     ) -> None:
         try:
-            grid.run(cells, jobs, progress, shard=shard)
+            grid.run(cells, executor, progress, shard=shard)
         except EaseError as error:
             self.failure = self.failure or error
 

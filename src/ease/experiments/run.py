@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import shutil
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
@@ -230,7 +229,7 @@ class _Run:
                     weights=self.config.weights,
                     progress=progress,
                 )
-                shutil.rmtree(self.folder.checkpoints, ignore_errors=True)
+                durable.remove_tree(self.folder.checkpoints)
 
     def _evaluate(self, task: Task) -> None:
         if len(self.learner.task_sizes) != task.index + 1:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -158,7 +157,7 @@ class RunFolder:
     def tidy(self) -> None:
         """Remove what only an unfinished run needs, and what a crash left."""
         for part in (self.checkpoints, self.features, self.path / "stages"):
-            shutil.rmtree(part, ignore_errors=True)
+            durable.remove_tree(part)
         durable.sweep(self.path)
 
 

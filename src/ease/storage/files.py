@@ -37,6 +37,36 @@ TENSORS_LIMIT = 16 * 2**30
 HEADER_LIMIT = 100 * 10**6  # safetensors' own
 
 
+Fence = Callable[[], None]
+"""Raises if this process may no longer write."""
+
+_fences: list[tuple[Path, Fence]] = []
+
+
+@contextlib.contextmanager
+def fenced(folder: Path, check: Fence) -> Iterator[None]:
+    """Inside the `with`, `check` is called before anything in the folder is replaced, made or removed.
+
+    It is called at the last moment, when the new content is complete beside the old. A process that is stopped
+    between the check and the rename can still write one file late; it is a complete one.
+    """
+    entry = (Path(os.path.abspath(folder)), check)
+    _fences.append(entry)
+    try:
+        yield
+    finally:
+        _fences.remove(entry)
+
+
+def check_fence(path: Path) -> None:
+    """Raise if this process may no longer write at a path."""
+    if _fences:
+        place = Path(os.path.abspath(path))
+        for folder, check in list(_fences):
+            if place.is_relative_to(folder):
+                check()
+
+
 def _no_fault(point: str, path: Path) -> None:
     """Nothing goes wrong."""
 
@@ -62,6 +92,7 @@ def make_folder(folder: Path) -> list[Path]:
     with explained("make the folder", folder):
         if folder.is_dir():
             return []
+        check_fence(folder)
         missing = [f for f in (folder, *folder.parents) if not f.exists()]
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -128,6 +159,7 @@ def replacing(path: Path | str, durable: bool = True) -> Iterator[BinaryIO]:
                     os.fsync(file.fileno())
                     fault("after-fsync", path)
             fault("before-replace", path)
+            check_fence(path)
             os.replace(temporary, path)
             fault("after-replace", path)
             if durable:
@@ -214,8 +246,15 @@ def remove(path: Path) -> None:
     """Remove a file; it is no error if it is gone already."""
     with explained("remove", path):
         fault("before-remove", path)
+        check_fence(path)
         path.unlink(missing_ok=True)
         fault("after-remove", path)
+
+
+def remove_tree(folder: Path) -> None:
+    """Remove a folder with all it holds, as far as that is possible; what is left does no harm."""
+    check_fence(folder)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def sweep(folder: Path | str, name: str = "*") -> list[Path]:

@@ -300,6 +300,7 @@ class ModelDirectory:
     def _abandon(self, written: list[Path], raw: bytes) -> None:
         """Remove the files of a commit that failed, unless its manifest became the current one."""
         with contextlib.suppress(EaseError, OSError):
+            durable.check_fence(self.path)  # who goes on in our place may have written files of these names
             if self.exists and durable.read_bytes(self.manifest_path, durable.JSON_LIMIT) == raw:
                 return
             for path in reversed(written):  # the manifest first: it must never name a file that is gone

@@ -29,7 +29,8 @@ class Engine:
         transforms: From decoded images to the backbone's input.
         seed: Random seed.
         fabric: A launched Lightning Fabric; a single CPU process if None.
-        batch_size: Images per batch where no gradient is needed, summed over all processes.
+        batch_size: Images per batch where no gradient is needed. Several processes compute whole batches in turn, so
+            that the features do not depend on how many there are.
         checkpoints: Folder for the checkpoints of unfinished trainings; none are written if None.
         trainings: Store of finished trainings to reuse and to add to; none if None.
         progress: Where progress is shown.
@@ -172,18 +173,22 @@ class Engine:
             Features [S, N, d] on the CPU, in the order of the images.
         """
         shown = self.progress if len(images) > self.batch_size else Quiet()
+        rank, world, size = self.fabric.global_rank, self.fabric.world_size, self.batch_size
         with self.ledger.timing(phase), shown.bar(phase, len(images)) as advance:
-            mine = np.arange(len(images))[self.fabric.global_rank :: self.fabric.world_size]
-            size = max(1, self.batch_size // self.fabric.world_size)
-            # All processes must gather the same shapes, so one without a share processes a single image.
-            asked = mine if len(mine) else np.zeros(1, np.int64)
-            batches = [asked[start : start + size] for start in range(0, len(asked), size)]
+            batches = [np.arange(at, min(at + size, len(images))) for at in range(0, len(images), size)]
+            # Whole batches are dealt out, since the last bits of a feature depend on the batch it is computed in.
+            mine = batches[rank::world]
+            # All processes must gather the same shapes, so one without a batch processes a single image.
+            asked = mine or [np.zeros(1, np.int64)]
             parts = []
-            for pixels in self.ledger.waiting_for(self._loaded(images, batches, phase)):
-                parts.append(self.features_of_pixels(pixels, tunings, reading).cpu()[:, : len(mine)])
-                advance(len(pixels) * self.fabric.world_size)
+            for turn, pixels in enumerate(self.ledger.waiting_for(self._loaded(images, asked, phase))):
+                parts.append(self.features_of_pixels(pixels, tunings, reading).cpu())
+                advance(sum(map(len, batches[turn * world : (turn + 1) * world])))
             self.ledger.count(phase, len(images) * len(tunings))
-            return self._gathered(parts, mine, len(images), len(tunings))
+            if world == 1:
+                return torch.cat(parts, dim=1)
+            share = torch.cat(parts, dim=1)[:, : sum(map(len, mine))]
+            return self._gathered(share, mine, batches)
 
     def _loaded(self, images: ImageSet, batches: list[np.ndarray], phase: Phase) -> Iterator[Tensor]:
         """Yield the pixels of each batch after the test transform."""
@@ -211,23 +216,20 @@ class Engine:
         with self.fabric.autocast():
             return self.backbone.features(pixels.to(self.fabric.device), tunings, reading)
 
-    def _gathered(self, parts: list[Tensor], mine: np.ndarray, total: int, subspaces: int) -> Tensor:
-        """Gather the shares of all processes in the original order. Padding is recognised by its position -1."""
-        local = torch.cat(parts, dim=1)
-        world = self.fabric.world_size
-        if world == 1:
-            return local
-        length = -(-total // world)
-        padded = local.new_zeros(subspaces, length, *local.shape[2:])
-        padded[:, : local.shape[1]] = local
+    def _gathered(self, share: Tensor, mine: list[np.ndarray], batches: list[np.ndarray]) -> Tensor:
+        """Gather the batches of all processes in the order of the images. Padding is recognised by its position -1."""
+        rounds = -(-len(batches) // self.fabric.world_size)
+        length = rounds * max(map(len, batches))
+        padded = share.new_zeros(share.shape[0], length, *share.shape[2:])
+        padded[:, : share.shape[1]] = share
         at = torch.full((length,), -1, dtype=torch.int64)
-        at[: len(mine)] = torch.from_numpy(mine)
+        at[: share.shape[1]] = torch.from_numpy(np.concatenate([np.zeros(0, np.int64), *mine]))
         everyone = self.fabric.all_gather(padded.to(self.fabric.device)).cpu()
         positions = self.fabric.all_gather(at.to(self.fabric.device)).cpu()
-        out = local.new_empty(subspaces, total, *local.shape[2:])
-        for share, where in zip(everyone, positions, strict=True):
+        out = share.new_empty(share.shape[0], sum(map(len, batches)), *share.shape[2:])
+        for theirs, where in zip(everyone, positions, strict=True):
             real = where >= 0
-            out[:, where[real]] = share[:, real]
+            out[:, where[real]] = theirs[:, real]
         return out
 
     @property

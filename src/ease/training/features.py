@@ -75,7 +75,7 @@ class FeatureStore:
         index = self._index(key)
         rows = features.detach().cpu().float().numpy()
         if self.folder is not None:
-            path = self.folder / key.name / f"{len(index.blocks):06d}.npy"
+            path = self.folder / key.name / _block_name(len(index.blocks), digests)
             if self.writes:
                 _write_block(path, digests, rows)
             if self.used + rows.nbytes > self.memory:
@@ -98,6 +98,12 @@ class FeatureStore:
                 for path in sorted((self.folder / key.name).glob("[0-9]*.npy")):
                     self._add(index, *(_read_block(path) or ([], np.empty((0, 0), np.float32))))
         return self._indices[key.name]
+
+
+def _block_name(number: int, digests: list[str]) -> str:
+    """Runs on several machines may share a folder: equal names must mean the same images."""
+    content = hashlib.blake2b("".join(digests).encode(), digest_size=6).hexdigest()
+    return f"{number:06d}-{content}.npy"
 
 
 def _block_type(width: int) -> np.dtype:

@@ -5,13 +5,18 @@
 - `formats`: predictions become rows of CSV, JSON lines or Parquet.
 - `output`: rows go into numbered parts beside the file that is asked for. A command that was killed continues after
   the last part, and the file appears when it is complete.
+
+For more images than one process can look at, `folder` writes a folder of parts in place of a file: `index` lists the
+inputs once, and any number of processes, here or on the nodes of a cluster (`cluster`), take shares of them.
 """
 
-from ease.app.bulk.inputs import Input, listed_inputs, place_inputs, table_inputs
+from ease.app.bulk.folder import FolderWritten, predict_to_folder
+from ease.app.bulk.inputs import Input, listed_inputs, place_inputs, source_inputs, table_inputs
 from ease.app.bulk.output import Written, predict_to_file
 from ease.app.bulk.predicting import batches, predict_batch, predict_stream
 
 __all__ = [
+    "FolderWritten",
     "Input",
     "Written",
     "batches",
@@ -20,5 +25,7 @@ __all__ = [
     "predict_batch",
     "predict_stream",
     "predict_to_file",
+    "predict_to_folder",
+    "source_inputs",
     "table_inputs",
 ]

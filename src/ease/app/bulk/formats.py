@@ -34,6 +34,10 @@ class RowFormat(ABC):
     def part(self, predictions: Sequence[Prediction]) -> bytes:
         """The content of a part, one row for each prediction."""
 
+    def whole(self, predictions: Sequence[Prediction]) -> bytes:
+        """The content of a file that has these rows and can be read by itself."""
+        return self.part(predictions)
+
     @abstractmethod
     def join(self, parts: Sequence[Path], out: BinaryIO) -> None:
         """Write the rows of all parts as one file."""
@@ -64,6 +68,10 @@ class CsvRows(RowFormat):
         """See `RowFormat`."""
         text = csv_text(self.heads, (self._cells(one) for one in predictions))
         return text.partition("\n")[2].encode()
+
+    def whole(self, predictions: Sequence[Prediction]) -> bytes:
+        """See `RowFormat`."""
+        return csv_text(self.heads, (self._cells(one) for one in predictions)).encode()
 
     def join(self, parts: Sequence[Path], out: BinaryIO) -> None:
         """See `RowFormat`."""

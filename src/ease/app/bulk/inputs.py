@@ -11,14 +11,18 @@ from pathlib import Path
 from typing import BinaryIO
 
 from ease.errors import EaseError
-from ease.filesystem import expanded, is_folder, shown, what_is
+from ease.filesystem import expanded, explained, is_folder, shown, what_is
 from ease.streams.intake.decode import ImageContent
 from ease.streams.intake.scan import existing, no_image, walk_images
 from ease.streams.intake.sources.places import MAX_PATH, AllowUrls, Places
+from ease.streams.intake.sources.recognise import shard_files
 from ease.streams.intake.sources.rows import Table
+from ease.streams.intake.sources.shards import read_shard
 from ease.streams.intake.sources.table import table_images
 from ease.streams.intake.sources.video import VIDEO_EXTENSIONS, is_video, video_frames
 
+LIST_ENDINGS = (".txt", ".lst")
+TABLES = (".csv", ".tsv", ".jsonl", ".parquet")
 _PIECE = 64 * 1024
 
 
@@ -89,6 +93,53 @@ def table_inputs(
     places = Places(table.path.parent if root is None else expanded(root), allow_urls, keep=False)
     for _, text, image in table_images(table, places, column):
         yield from _image(text, image, every)
+
+
+def source_inputs(
+    source: Path | str,
+    *,
+    root: Path | str | None = None,
+    column: str | None = None,
+    every: int | None = None,
+    allow_urls: AllowUrls = False,
+) -> Iterator[Input]:
+    """The images of whatever a path or a pattern stands for.
+
+    Args:
+        source: A table (see `table_inputs`); a list of paths, `.txt` or `.lst`; shards in the form of webdataset,
+            `.tar`, also `shard-{000..009}.tar` or a glob of them; or a folder, a file or a glob of images.
+        root: As for `table_inputs`, which is the only one that has it, and `column`.
+        column: As for `table_inputs`.
+        every: As for `place_inputs`.
+        allow_urls: As for `table_inputs` and `listed_inputs`.
+    """
+    place = expanded(source)
+    if is_folder(place):
+        return place_inputs([str(place)], every)
+    if place.suffix.lower() == ".tar":
+        return _shards(shard_files(place))
+    if place.suffix.lower() in LIST_ENDINGS and not glob.has_magic(str(source)):
+        return _list(existing(place), every, allow_urls)
+    if place.suffix.lower() in TABLES and not glob.has_magic(str(source)):
+        return table_inputs(place, root=root, column=column, every=every, allow_urls=allow_urls)
+    return place_inputs([str(source)], every)
+
+
+def _list(path: Path, every: int | None, allow_urls: AllowUrls) -> Iterator[Input]:
+    with explained("read", path), open(path, "rb") as file:
+        yield from listed_inputs(file, every=every, allow_urls=allow_urls)
+
+
+def _shards(paths: Sequence[Path]) -> Iterator[Input]:
+    """The images of tar files, called SHARD/MEMBER. A shard that is damaged ends with a row that says so."""
+    for path in paths:
+        try:
+            for sample in read_shard(path):
+                if sample.fault or sample.image is not None:
+                    content = sample.image if sample.image is not None and not sample.fault else None
+                    yield Input(sample.shown, content or EaseError(sample.fault))
+        except EaseError as error:
+            yield Input(str(path), error)
 
 
 def _place(place: str, every: int | None) -> Iterator[Input]:

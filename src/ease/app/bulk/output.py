@@ -109,7 +109,7 @@ def predict_to_file(
     most = min(top_k, len(classifier.classes))
     rows = row_format(path, classifier.generation, most)
     check_place(path)
-    asked = {"model": _identity(classifier), "number of classes": str(top_k), "budget": str(budget)}
+    asked = {"model": model_identity(classifier), "number of classes": str(top_k), "budget": str(budget)}
     parts = PartsFolder(path, rows, asked)
     with parts.hold(), (progress or Quiet()).bar("images", None) as advance:
         if parts.state.complete:
@@ -259,7 +259,8 @@ class _Names:
         return self._hash.hexdigest()
 
 
-def _identity(classifier: Classifier) -> str:
+def model_identity(classifier: Classifier) -> str:
+    """What tells a saved model from any other."""
     manifest = classifier.path / "manifest.json"
     if not is_file(manifest):
         raise EaseError(f"the model in {classifier.path} has not been saved: teach it a class first")

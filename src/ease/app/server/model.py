@@ -18,6 +18,7 @@ from torch import Tensor
 
 from ease.app.classifier import Classifier
 from ease.app.prediction import Prediction
+from ease.app.server.scoring import InThisProcess, Scorer
 from ease.app.server.shared import Backbones
 from ease.app.server.telemetry import Log, Metrics, return_memory
 from ease.app.server.tracing import NoTracing
@@ -105,6 +106,7 @@ class Model:
         batch: Largest number of images that go through the model together.
         tracing: Where batches are traced.
         backbones: Those that are loaded already, of other models too; its own if None.
+        scorer: Where batches are scored; in this process if None.
     """
 
     def __init__(
@@ -118,8 +120,10 @@ class Model:
         batch: int = BATCH,
         tracing: NoTracing | None = None,
         backbones: Backbones | None = None,
+        scorer: Scorer | None = None,
     ) -> None:
         self.path = path
+        self._scorer: Scorer = scorer or InThisProcess()
         self.failure: EaseError | None = None
         self.when_failed: Callable[[], None] = lambda: None
         self._weights, self._budget = weights, budget
@@ -134,8 +138,12 @@ class Model:
         self._decoding = 0  # of these, not yet in the queue
         self._changes = threading.RLock()
         self._stopped = threading.Event()
+        self._assembling = threading.Lock()
         self._threads = [
-            threading.Thread(target=self._predict_all, name="predict", daemon=True),
+            *(
+                threading.Thread(target=self._predict_all, name="predict", daemon=True)
+                for _ in range(self._scorer.lanes)
+            ),
             threading.Thread(target=self._watch, name="watch", daemon=True),
         ]
 
@@ -218,7 +226,7 @@ class Model:
         return result
 
     def _predict_all(self) -> None:
-        while (pending := self._next_batch()) is not None:
+        while (pending := self._assembled()) is not None:
             pending = [one for one in pending if one.future.set_running_or_notify_cancel()]
             if not pending:
                 continue
@@ -240,13 +248,23 @@ class Model:
             images=sum(len(one.pixels) for one in pending),
             generation=served.generation,
         ):
-            logits = served.classifier.predictor.logits(
+            logits = self._scorer.logits(
+                served.classifier,
+                served.manifest.checksum,
                 torch.cat([one.pixels for one in pending]),
-                cancelled=lambda: all(one.abandoned.is_set() for one in pending),
+                lambda: all(one.abandoned.is_set() for one in pending),
             )
         self._metrics.batches.observe(len(logits))
         for one, own in zip(pending, logits.split([len(one.pixels) for one in pending]), strict=True):
             one.future.set_result(Answer(served, served.classifier.predictions(own, one.top, one.digests)))
+
+    def _assembled(self) -> list[PendingPrediction] | None:
+        """The next batch. Several threads that predict at the same time take turns in putting one together."""
+        with self._assembling:
+            batch = self._next_batch()
+            if batch is None:
+                self._queue.put(None)  # for the other threads
+            return batch
 
     def _next_batch(self) -> list[PendingPrediction] | None:
         """Requests that fit into one batch, at least one; waits for the first. None when the server stops."""
@@ -293,7 +311,11 @@ class Model:
             # The number is not enough: after a rollback and a cleared history it may be used again.
             if before is not None and before.manifest.checksum == manifest.checksum:
                 return False
-            self._served = self._loaded(before)
+            loaded = self._loaded(before)
+            # Announced when it is safe on disk and loaded everywhere: no batch is scored by an older one after that.
+            while not self._scorer.take_over(loaded.manifest.checksum):
+                loaded = self._loaded(before)
+            self._served = loaded
             self._log.event(
                 "generation",
                 generation=self._served.generation,

@@ -17,6 +17,7 @@ from ease.app.server.connections import bounded_connections
 from ease.app.server.guard import check_token
 from ease.app.server.limits import Limits
 from ease.app.server.model_list import make_app_of_models
+from ease.app.server.scoring import Scorer
 from ease.app.server.service import Service
 from ease.app.server.several import ModelFolder
 from ease.app.server.telemetry import Log, bound_allocator
@@ -42,6 +43,8 @@ def serve(
     inbox: bool = False,
     collect_unsure: int = 0,
     traces: bool = False,
+    ray: str | None = None,
+    replicas: int = 2,
     announce: Callable[[str], None] = print,
 ) -> None:
     """Serve a model until the process is stopped (Ctrl-C or SIGTERM). A running job is ended and changes nothing.
@@ -58,6 +61,8 @@ def serve(
         inbox: Keep photos whose answers are corrected, until they are learned.
         collect_unsure: Photos that the model is unsure of and that are kept per UTC day.
         traces: Send traces to OpenTelemetry, also if the environment does not ask for it.
+        ray: Address of a Ray cluster on whose nodes images are scored; in this process if None.
+        replicas: Models on that cluster.
         announce: Called with one line that contains the address.
     """
     check_token(host, token)
@@ -66,6 +71,7 @@ def serve(
     with (
         contextlib.suppress(KeyboardInterrupt),
         log.capturing(*LOGGERS),
+        _scorer(ray, replicas, model, weights, budget, log) as scorer,
         _stopping_on_sigterm(),
         _bound(host, port) as listening,
         _traced(traces, log) as tracing,
@@ -81,6 +87,7 @@ def serve(
             collect_unsure=collect_unsure,
             log=log,
             tracing=tracing,
+            scorer=scorer,
         ) as service,
     ):
         server = make_server(service)
@@ -154,6 +161,21 @@ def serve_several(
             "(Ctrl-C ends it)"
         )
         _server(make_app_of_models(models), models.limits).run(sockets=[listening])
+
+
+@contextlib.contextmanager
+def _scorer(
+    address: str | None, replicas: int, model: Path, weights: Path | None, budget: int | None, log: Log
+) -> Iterator[Scorer | None]:
+    """Replicas on a Ray cluster, if they are asked for."""
+    if address is None:
+        yield None
+        return
+    from ease.app.server.replicas import Replicas
+    from ease.cluster import connected
+
+    with connected(address), Replicas(model, replicas, weights=weights, budget=budget, log=log) as found:
+        yield found
 
 
 @contextlib.contextmanager

@@ -20,6 +20,7 @@ from ease.app.server.jobs import Jobs, Start, start_process
 from ease.app.server.limits import Limits
 from ease.app.server.model import Model, Served
 from ease.app.server.refusals import RefusalError
+from ease.app.server.scoring import Scorer
 from ease.app.server.shared import SharedResources
 from ease.app.server.telemetry import Log, Metrics, resident_bytes
 from ease.app.server.tracing import NoTracing
@@ -57,6 +58,7 @@ class Service:
         start: Starts the process of a job.
         tracing: Where requests, batches and jobs are traced.
         shared: What it has in common with other models of the process.
+        scorer: Where batches are scored; in this process if None.
     """
 
     def __init__(
@@ -75,6 +77,7 @@ class Service:
         start: Start = start_process,
         tracing: NoTracing | None = None,
         shared: SharedResources | None = None,
+        scorer: Scorer | None = None,
     ) -> None:
         check_token(host, token)
         self.path = model.resolve()
@@ -83,7 +86,7 @@ class Service:
         self.tracing, self.shared = tracing or NoTracing(), shared or SharedResources(self.limits)
         self._weights = None if weights is None else weights.resolve()
         self._budget = budget
-        self._work, self._start = work, start
+        self._work, self._start, self._scorer = work, start, scorer
         if collect_unsure and not inbox:
             raise EaseError("collecting unsure photos (--collect-unsure) needs the inbox: add --inbox")
         self.keeps, self.collect_unsure = inbox, collect_unsure
@@ -116,6 +119,7 @@ class Service:
                 metrics=self.metrics,
                 tracing=self.tracing,
                 backbones=self.shared.backbones,
+                scorer=self._scorer,
             )
             self.jobs = Jobs(
                 self.model,

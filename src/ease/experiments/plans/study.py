@@ -12,6 +12,7 @@ from pydantic import Field, model_validator
 
 from ease.config import read_yaml, resolve, sets_for, validated
 from ease.errors import unknown
+from ease.experiments.executors import Executor
 from ease.experiments.fusion import Fusion
 from ease.experiments.grid import Cell, Grid, same_subspaces
 from ease.experiments.plans.rows import MethodRow, PlanDocument, chosen
@@ -95,13 +96,13 @@ def load_study(name: str) -> Study:
 def run_study(
     cells: Sequence[Cell],
     out: Path,
-    jobs: int = 1,
+    executor: Executor | None = None,
     progress: Progress | None = None,
     fused: Sequence[Fusion] = (),
 ) -> tuple[ComparisonTable, list[Path]]:
     """Finish every cell and write the comparison. A second call continues where the first was interrupted."""
     grid = Grid(out)
-    grid.run(sorted(cells, key=lambda cell: -cell.minutes), jobs, progress)
+    grid.run(sorted(cells, key=lambda cell: -cell.minutes), executor, progress)
     runs = [
         RecordFile(grid.path(cell) / RECORD, record.labelled(cell.label))
         for cell in cells

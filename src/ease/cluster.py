@@ -1,0 +1,92 @@
+"""A Ray cluster: found or started in one place, with one line for every way in which that can fail."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from ease.errors import EaseError, one_line
+
+HERE = "local"
+"""The address that stands for a cluster of this machine alone, unless RAY_ADDRESS names another."""
+OBJECT_STORE = 200 * 2**20
+"""Bytes of shared memory of a cluster that is started here. Ray's default is a third of the machine's memory."""
+
+KNOCK_SECONDS = 10.0
+"""How long a cluster may take to answer."""
+
+_ADDRESS = re.compile(r"(ray://)?(\[[0-9a-fA-F:.]+\]|[\w.-]+):[0-9]{1,5}|auto|local")
+_INHERITED = ("PYTHONPATH", "EASE_DATA", "EASE_WEIGHTS", "EASE_CACHE")
+"""Variables that processes on other nodes get from the command."""
+
+
+def looks_like_address(word: str) -> bool:
+    """Whether a word can be the address of a cluster: HOST:PORT, ray://HOST:PORT, auto or local."""
+    return _ADDRESS.fullmatch(word) is not None
+
+
+def import_ray() -> Any:
+    """The module `ray`; one line says how to install it if it is missing."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    try:
+        import ray
+    except ImportError as error:
+        raise EaseError(
+            "Ray is not installed, and --ray needs it: pip install 'ease-cil[ray]', or leave --ray out"
+        ) from error
+    return ray
+
+
+@contextmanager
+def connected(address: str = HERE, object_store: int = OBJECT_STORE) -> Iterator[Any]:
+    """The module `ray`, connected to a cluster inside the `with`.
+
+    Args:
+        address: of a cluster that runs; `local` starts one on this machine, unless RAY_ADDRESS names another. A
+            connection that is there already is used and left as it is.
+        object_store: bytes of shared memory, if a cluster is started here.
+    """
+    ray = import_ray()
+    if ray.is_initialized():
+        yield ray
+        return
+    if not looks_like_address(address):
+        raise EaseError(f"'{address}' is not the address of a Ray cluster: write HOST:PORT, or leave it out")
+    options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+    if address == HERE and "RAY_ADDRESS" not in os.environ:
+        options |= {"object_store_memory": object_store, "include_dashboard": False}
+    else:
+        options["address"] = os.environ["RAY_ADDRESS"] if address == HERE else address
+        options["runtime_env"] = {"env_vars": {n: os.environ[n] for n in _INHERITED if n in os.environ}}
+    where = str(options.get("address", "this machine"))
+    try:
+        _knock(where)
+        ray.init(**options)
+    except (ConnectionError, TimeoutError, RuntimeError, ValueError, OSError) as error:
+        raise EaseError(
+            f"cannot reach the Ray cluster at {where} ({one_line(str(error))[:200]}): "
+            "start it with 'ray start --head', or leave the address out"
+        ) from error
+    try:
+        yield ray
+    finally:
+        ray.shutdown()
+
+
+def _knock(address: str) -> None:
+    """Ray itself tries for many minutes to reach a host that is not there."""
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if colon:
+        socket.create_connection((host.strip("[]"), int(port)), KNOCK_SECONDS).close()
+
+
+def node_name() -> str:
+    """What people call the node of a cluster that this process runs on."""
+    ray = import_ray()
+    return f"{socket.gethostname()}/{ray.get_runtime_context().get_node_id()[:6]}"

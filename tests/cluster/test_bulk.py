@@ -1,0 +1,128 @@
+"""Bulk prediction on a Ray cluster: one row for each input, the same as on one machine, whatever is lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ease.app.bulk import predict_to_folder, source_inputs
+from ease.app.classifier import Classifier
+from tests.app.conftest import digits, write_folder
+from tests.app.test_bulk_folder import rows
+from tests.cluster.conftest import TwoNodes
+from tests.cluster.test_study import meanwhile, wait_for
+
+__all__ = ["digits"]
+PROGRAM = """
+import sys
+from ease.app.bulk import index
+from ease.cli import main
+
+index.shares.__defaults__ = (8,)
+sys.argv = ["ease", *sys.argv[1:]]
+main()
+"""
+IMAGES = 20 * 16
+
+
+@pytest.fixture(scope="session")
+def model(tmp_path_factory: pytest.TempPathFactory, digits: Any) -> Path:
+    path = tmp_path_factory.mktemp("bulk") / "model"
+    Classifier.create(path, input_size=16).learn(digits("0", "1", "2", count=10))
+    return path
+
+
+@pytest.fixture(scope="session")
+def photos(tmp_path_factory: pytest.TempPathFactory, digits: Any) -> Path:
+    """Many photos, some of which are none."""
+    folder = tmp_path_factory.mktemp("photos")
+    for number in range(20):
+        write_folder(folder / f"{number:02d}", digits("0", count=15))
+        (folder / f"{number:02d}" / "0" / "bad.jpg").write_bytes(b"hello")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def undisturbed(model: Path, photos: Path, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    out = tmp_path_factory.mktemp("undisturbed") / "out"
+    predict_to_folder(model, lambda: source_inputs(photos), out, source="photos", kind="jsonl")
+    return rows(out)
+
+
+def command(model: Path, photos: Path, out: Path, address: str) -> subprocess.Popen[str]:
+    words = [
+        "predict",
+        "--from",
+        photos,
+        "--model",
+        model,
+        "--to",
+        out,
+        "--format",
+        "jsonl",
+        "--ray",
+        address,
+    ]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, *map(str, words)],
+        stdout=pipe,
+        stderr=pipe,
+        text=True,
+        env={**os.environ},
+    )
+
+
+def parts(out: Path) -> int:
+    return len(list(out.glob("part-*")))
+
+
+def check(out: Path, undisturbed: list[dict[str, Any]]) -> None:
+    assert rows(out) == undisturbed
+    assert len(undisturbed) == IMAGES
+    assert sum(row["error"] is not None for row in undisturbed) == 20
+    assert json.loads((out / "summary.json").read_text())["inputs"] == IMAGES
+    assert {path.name[:5] for path in out.iterdir()} == {"part-", "summa"}
+
+
+def test_a_bulk_prediction_goes_on_when_a_node_is_lost(
+    cluster: TwoNodes, model: Path, photos: Path, undisturbed: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    out, node = tmp_path / "out", cluster.join()
+
+    def lose() -> None:
+        wait_for(lambda: any(f"/{node}" in path.read_text() for path in out.glob(".work/done/[0-9]*")))
+        cluster.lose()
+
+    with meanwhile(lose):
+        running = command(model, photos, out, cluster.address)
+        printed, errors = running.communicate(timeout=180)
+    assert running.returncode == 1, errors
+    assert f"wrote {IMAGES} rows to " in printed
+    assert "images/s)" in printed
+    check(out, undisturbed)
+
+
+@pytest.mark.long
+def test_a_bulk_prediction_whose_command_is_killed_goes_on(
+    cluster: TwoNodes, model: Path, photos: Path, undisturbed: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    out, before = tmp_path / "out", 0
+    for _ in range(2):
+        running = command(model, photos, out, cluster.address)
+        wait_for(lambda before=before: parts(out) > before)
+        running.send_signal(signal.SIGKILL)
+        running.communicate(timeout=60)
+        before = parts(out)
+    running = command(model, photos, out, cluster.address)
+    printed, errors = running.communicate(timeout=180)
+    assert running.returncode == 1, errors
+    assert "of them by an earlier command" in printed
+    check(out, undisturbed)

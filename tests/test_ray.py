@@ -1,0 +1,104 @@
+"""--ray on the command line: with and without an address, with and without Ray."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from ease.cli import main
+from ease.cli.options import executor_of, with_address
+from ease.cluster import connected, looks_like_address
+from ease.config import resolve
+from ease.errors import EaseError
+from ease.experiments.executors.local import LocalProcesses
+from ease.experiments.executors.ray import BASE_MEMORY, RayCluster, resource_hints
+from ease.experiments.grid import Cell, Grid
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["study", "x", "--ray"], ["study", "x", "--ray=local"]),
+        (["study", "--ray", "x", "--out", "o"], ["study", "--ray=local", "x", "--out", "o"]),
+        (["study", "--ray", "--out", "o"], ["study", "--ray=local", "--out", "o"]),
+        (["study", "--ray", "first:6379"], ["study", "--ray", "first:6379"]),
+        (["study", "--ray", "ray://10.0.0.1:10001"], ["study", "--ray", "ray://10.0.0.1:10001"]),
+        (["study", "--ray=auto", "x"], ["study", "--ray=auto", "x"]),
+        (["study", "--ray", "auto"], ["study", "--ray", "auto"]),
+    ],
+)
+def test_the_address_may_be_left_out(words: list[str], expected: list[str]) -> None:
+    assert with_address(words) == expected
+
+
+@pytest.mark.parametrize("word", ["first", "bench-small", "a b:1", "host:", ":6379", "host:123456", ""])
+def test_other_words_are_no_addresses(word: str) -> None:
+    assert not looks_like_address(word)
+
+
+COMMANDS = [
+    ["study", "bench-small", "--out", "out", "--ray"],
+    ["paper", "table1", "--out", "out", "--ray"],
+    ["predict", "--from", "x.txt", "--model", "model", "--to", "out", "--ray"],
+    ["serve", "--model", "model", "--ray"],
+]
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=lambda words: words[0])
+def test_without_ray_one_line_says_how_to_install_it(
+    words: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "ray", None)  # as if it were not installed
+    monkeypatch.setattr("sys.argv", ["ease", *words])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    error = capsys.readouterr().err
+    assert ended.value.code == 2
+    assert error == (
+        "error: Ray is not installed, and --ray needs it: pip install 'ease-cil[ray]', or leave --ray out\n"
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_jobs_and_ray_exclude_each_other() -> None:
+    pytest.importorskip("ray")
+    assert executor_of(None, 3) == LocalProcesses(3)
+    assert executor_of("auto", 1) == RayCluster("auto")
+    with pytest.raises(EaseError, match="--jobs and --ray exclude each other"):
+        executor_of("auto", 2)
+
+
+def test_a_cluster_that_does_not_answer_is_one_line() -> None:
+    pytest.importorskip("ray")
+    for address, message in {
+        "127.0.0.1:9": r"cannot reach the Ray cluster at 127.0.0.1:9 .*ray start --head",
+        "first": "'first' is not the address of a Ray cluster",
+    }.items():
+        with pytest.raises(EaseError, match=message), connected(address):
+            pass
+
+
+def cell(**options: object) -> Cell:
+    return Cell(*resolve({"dataset": "digits", "method": "simplecil", **options}))
+
+
+def test_a_unit_asks_for_what_its_largest_cell_needs() -> None:
+    small, large = cell(), cell(cpus=3, feature_memory=2000, image_memory=100, accelerator="cuda")
+    assert resource_hints([small]) == {"num_cpus": 1, "num_gpus": 0, "memory": BASE_MEMORY + 512 * 2**20}
+    assert resource_hints([small, large]) == {
+        "num_cpus": 3,
+        "num_gpus": 1,
+        "memory": BASE_MEMORY + 2100 * 2**20,
+    }
+
+
+def test_a_cell_of_several_processes_is_refused_before_anything_is_started(tmp_path: Path) -> None:
+    for options in ({"devices": 2}, {"nodes": 2}):
+        with pytest.raises(EaseError, match="a cell on a Ray cluster is one process"):
+            Grid(tmp_path).run([cell(**options)], RayCluster("127.0.0.1:9"))
