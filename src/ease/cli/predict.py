@@ -276,11 +276,11 @@ def _write_folder(
             progress=Bars(),
         )
     except KeyboardInterrupt:
-        typer.echo(f"the same command continues where this one was interrupted ({to})", err=True)
+        echo(f"the same command continues where this one was interrupted ({to})", err=True)
         raise
     continued = f", {done.continued:,} of them by an earlier command" if done.continued else ""
     speed = f" ({done.images_per_second:.1f} images/s)" if done.seconds else ""
-    typer.echo(f"wrote {done.rows:,} rows to {done.path}{continued}{speed}")
+    echo(f"wrote {done.rows:,} rows to {done.path}{continued}{speed}")
     _end(done.errors, done.rows, "")
 
 
