@@ -48,6 +48,8 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "strata compacted": ("strata", {"adapt": "first", "lr": 0.05}),
     "finetune": ("finetune", {}),
     "l2p": ("l2p", {"pool": 4, "top_k": 2}),
+    "dap": ("dap", {}),
+    "lae prefix": ("lae", {"pet": "prefix"}),
 }
 
 
