@@ -192,15 +192,16 @@ def test_a_file_that_says_that_it_is_empty_is_not_read(tmp_path: Path) -> None:
 
 
 def fresh(code: str, folder: Path, **more: Any) -> subprocess.CompletedProcess[str]:
-    """Python in a process of its own, with its own temporary folder."""
-    environment = {**os.environ, "TMPDIR": str(folder), "OMP_NUM_THREADS": "1"}
-    environment.pop("TORCHINDUCTOR_CACHE_DIR", None)
+    """Python in a process of its own, with a temporary folder that is its home, too."""
+    environment = {**os.environ, "TMPDIR": str(folder), "HOME": str(folder), "OMP_NUM_THREADS": "1"}
+    for name in ("TORCHINDUCTOR_CACHE_DIR", "XDG_CACHE_HOME"):
+        environment.pop(name, None)
     return subprocess.run(
         [sys.executable, "-c", code], env=environment, stderr=subprocess.PIPE, text=True, timeout=120, **more
     )
 
 
-def test_importing_leaves_nothing_in_the_temporary_folder(tmp_path: Path) -> None:
+def test_importing_leaves_nothing_in_the_temporary_folder_nor_at_home(tmp_path: Path) -> None:
     code = "import os, ease.backbone; assert 'TORCHINDUCTOR_CACHE_DIR' not in os.environ; " + (
         "from ease.app import export; export._runtime()"
     )

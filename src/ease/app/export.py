@@ -203,8 +203,8 @@ def _need_packages(check: bool) -> None:
 
 @contextmanager
 def _own_temporary_folder() -> Iterator[None]:
-    """Torch's exporter and ONNX Runtime leave a folder and a file in the temporary folder: here they go with it."""
-    names = ("TMPDIR", "TORCHINDUCTOR_CACHE_DIR")
+    """Torch's exporter and ONNX Runtime leave files in the temporary folder and in the cache: here they go with it."""
+    names = ("TMPDIR", "TORCHINDUCTOR_CACHE_DIR", "XDG_CACHE_HOME")
     before = {name: os.environ.get(name) for name in names}
     with tempfile.TemporaryDirectory(prefix="ease-export-", ignore_cleanup_errors=True) as folder:
         os.environ.update(dict.fromkeys(names, folder))
