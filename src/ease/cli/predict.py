@@ -44,13 +44,15 @@ def predict(
         typer.Option(
             "--from",
             metavar="FILE",
-            help="Table with a column of paths: .csv, .tsv, .jsonl or .parquet.",
+            help="Table with a column of paths (.csv, .tsv, .jsonl, .parquet), COCO .json, .tar shards, saved dataset.",
             rich_help_panel=INPUTS,
         ),
     ] = None,
     column: Annotated[
         str | None,
-        typer.Option(help="Column of paths, where it is not recognised by its name.", rich_help_panel=INPUTS),
+        typer.Option(
+            help="Column of paths or images, where it is not recognised by its name.", rich_help_panel=INPUTS
+        ),
     ] = None,
     root: Annotated[
         Path | None,
@@ -132,7 +134,7 @@ def predict(
 
     A photo that is like none of the classes is marked as unknown. The exit code is 1 if some photos could not be used.
     """
-    from ease.app.bulk import listed_inputs, place_inputs, predict_stream, table_inputs
+    from ease.app.bulk import listed_inputs, place_inputs, predict_stream, source_inputs
     from ease.app.classifier import Classifier
     from ease.storage.files import check_folder_place
 
@@ -147,14 +149,15 @@ def predict(
     urls = options.allowed_urls(allow_urls, allow_private_urls)
     inputs: Iterator[Input]
     if table is not None:
-        inputs = table_inputs(table, root=root, column=column, every=every, allow_urls=urls)
+        inputs = source_inputs(table, root=root, column=column, every=every, allow_urls=urls)
     elif STDIN in named:
         if len(named) > 1:
             raise EaseError("'-' stands for all images: put the others into the list")
         inputs = listed_inputs(sys.stdin.buffer, nul=nul, every=every, allow_urls=urls)
     else:
         inputs = place_inputs(named, every)
-    single = len(named) == 1 and what_is(named[0]) not in ("folder", "missing") and every is None
+    one_file = len(named) == 1 and what_is(named[0]) not in ("folder", "missing")
+    single = one_file and every is None and not named[0].lower().endswith(".tar")
     damaged = options.refuse_or_skip(unreadable or ("refuse" if single else "skip"))
     classifier = Classifier.open(model, weights, budget=budget)
     if out is not None:

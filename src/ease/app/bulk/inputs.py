@@ -1,21 +1,25 @@
-"""From files, folders, globs, lists, tables and videos to a stream of images, always in the same order."""
+"""From files, folders, globs, lists, tables, datasets and videos to a stream of images, always in the same order."""
 
 from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import BinaryIO
 
 from ease.errors import EaseError
-from ease.filesystem import expanded, is_folder, shown, what_is
+from ease.filesystem import expanded, is_file, is_folder, shown, what_is
 from ease.streams.intake.decode import ImageContent
 from ease.streams.intake.scan import existing, no_image, walk_images
+from ease.streams.intake.sources.arrow import arrow_images, has_images, is_saved_dataset, saved_files
+from ease.streams.intake.sources.coco import coco_images
 from ease.streams.intake.sources.places import MAX_PATH, AllowUrls, Places
+from ease.streams.intake.sources.recognise import shard_files
 from ease.streams.intake.sources.rows import Table
+from ease.streams.intake.sources.shards import shard_images
 from ease.streams.intake.sources.table import table_images
 from ease.streams.intake.sources.video import VIDEO_EXTENSIONS, is_video, video_frames
 
@@ -39,7 +43,8 @@ def place_inputs(places: Sequence[Path | str], every: int | None = None) -> Iter
     """The images of files, folders and globs. Folders are walked while their images are used, never listed as a whole.
 
     Args:
-        places: Images, videos, folders (searched at any depth), and patterns such as `photos/**/*.jpg`.
+        places: Images, videos, folders (searched at any depth), patterns such as `photos/**/*.jpg`, shards (`.tar`) and
+            folders that `save_to_disk` wrote.
         every: Take each n-th frame of videos; without it a video is an error, and folders are searched for images.
 
     Raises:
@@ -91,7 +96,60 @@ def table_inputs(
         yield from _image(text, image, every)
 
 
+def source_inputs(
+    source: Path | str,
+    *,
+    root: Path | str | None = None,
+    column: str | None = None,
+    every: int | None = None,
+    allow_urls: AllowUrls = False,
+) -> Iterator[Input]:
+    """The images of a file or folder that `ease learn` could learn from, whether it has labels or not.
+
+    Args:
+        source: A table as for `table_inputs`; a COCO file (`.json`); a folder that `save_to_disk` wrote or a Parquet
+            file with images in it; shards (`.tar`, also `shard-{000..009}.tar` or a glob).
+        root: The folder that relative paths of a table or COCO file begin at; its own folder if None.
+        column: The name of the column of paths or of images, where it is not recognised.
+        every: As for `place_inputs`.
+        allow_urls: Whether http and https addresses in a table or COCO file are fetched.
+
+    Raises:
+        EaseError: At once, if the source does not exist, or an option does not belong to it.
+    """
+    path, ending = expanded(source), Path(source).suffix.lower()
+    saved = is_folder(path) and is_saved_dataset(path)
+    if saved or (ending == ".parquet" and is_file(path) and has_images(path)):
+        _without(source, root=root, allow_urls=allow_urls)
+        return _begun(_stored(arrow_images(saved_files(path) if saved else [path], column)), path)
+    if ending == ".tar" and not is_folder(path):
+        _without(source, root=root, allow_urls=allow_urls, column=column)
+        return _begun(_stored(shard_images([existing(shard) for shard in shard_files(path)])), path)
+    if ending == ".json":
+        _without(source, column=column)
+        places = Places(path.parent if root is None else expanded(root), allow_urls, keep=False)
+        found = (_image(name, image, every) for name, image in coco_images(existing(path), places))
+        return _begun(chain.from_iterable(found), path)
+    return table_inputs(source, root=root, column=column, every=every, allow_urls=allow_urls)
+
+
+def _without(source: Path | str, **options: object) -> None:
+    """Refuse options that do not belong to this source."""
+    for name, value in options.items():
+        if value:
+            option = f"--{name.replace('_', '-')}"
+            raise EaseError(
+                f"{option} belongs to a table of images, and '{shown(source)}' is none: leave it out"
+            )
+
+
+def _stored(images: Iterable[tuple[str, ImageContent | EaseError]]) -> Iterator[Input]:
+    return (Input(name, image) for name, image in images)
+
+
 def _place(place: str, every: int | None) -> Iterator[Input]:
+    if (place.lower().endswith(".tar") and not is_folder(place)) or is_saved_dataset(expanded(place)):
+        return source_inputs(place)
     if what_is(place) == "missing" and glob.has_magic(place):
         # Sorted, so that a command that is repeated sees the same order. Only names are held.
         matches = sorted(glob.glob(place, recursive=True))
@@ -103,7 +161,11 @@ def _place(place: str, every: int | None) -> Iterator[Input]:
         if is_video(path) and every is None:
             raise EaseError(f"'{shown(path)}' is a video: say which frames to look at, such as --every 30")
         return _image(str(path), path, every)
-    found = _folder(path, every)
+    return _begun(_folder(path, every), path)
+
+
+def _begun(found: Iterator[Input], path: Path) -> Iterator[Input]:
+    """The same inputs; the first one is read at once, so that a source without any is an error from the beginning."""
     first = next(found, None)
     if first is None:
         raise no_image(path)
