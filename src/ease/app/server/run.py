@@ -61,14 +61,8 @@ def serve(
         announce: Called with one line that contains the address.
     """
     check_token(host, token)
-    bound_allocator()
-    log = Log()
     with (
-        contextlib.suppress(KeyboardInterrupt),
-        log.capturing(*LOGGERS),
-        _stopping_on_sigterm(),
-        _bound(host, port) as listening,
-        _traced(traces, log) as tracing,
+        _process(host, port, traces) as (listening, log, tracing),
         Service(
             model,
             weights=weights,
@@ -125,14 +119,8 @@ def serve_several(
         traces: As for `serve`.
         announce: As for `serve`.
     """
-    bound_allocator()
-    log = Log()
     with (
-        contextlib.suppress(KeyboardInterrupt),
-        log.capturing(*LOGGERS),
-        _stopping_on_sigterm(),
-        _bound(host, port) as listening,
-        _traced(traces, log) as tracing,
+        _process(host, port, traces) as (listening, log, tracing),
         ModelFolder(
             folder,
             host=host,
@@ -154,6 +142,21 @@ def serve_several(
             "(Ctrl-C ends it)"
         )
         _server(make_app_of_models(models), models.limits).run(sockets=[listening])
+
+
+@contextlib.contextmanager
+def _process(host: str, port: int, traces: bool) -> Iterator[tuple[socket.socket, Log, NoTracing]]:
+    """What a process needs that serves, whether one model or several. Ctrl-C and SIGTERM end it without an error."""
+    bound_allocator()
+    log = Log()
+    with (
+        contextlib.suppress(KeyboardInterrupt),
+        log.capturing(*LOGGERS),
+        _stopping_on_sigterm(),
+        _bound(host, port) as listening,
+        _traced(traces, log) as tracing,
+    ):
+        yield listening, log, tracing
 
 
 @contextlib.contextmanager

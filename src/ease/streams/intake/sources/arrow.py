@@ -116,7 +116,7 @@ def arrow_images(files: Sequence[Path], column: str | None = None) -> Iterator[t
         try:
             schema = _schema(path)
             image = column or _image_column(schema, _features(schema))
-            if image not in schema.names:
+            if image is None or image not in schema.names:
                 raise _no_column(path, schema, "images", "--column IMAGE")
             for batch, values in _values(path, image):
                 for row in range(len(values)):
