@@ -24,6 +24,7 @@ from ease import Classifier, Prediction
 from ease.app.bulk import Input, output, place_inputs, predict_stream, predict_to_file
 from ease.errors import EaseError
 from tests.app.conftest import Digits, Outcome, refused, write_folder
+from tests.streams.intake.test_shapes import arrow_table, picture, save_to_disk, write_coco, write_shard
 
 Ease = Callable[..., Outcome]
 
@@ -188,6 +189,82 @@ def test_a_table_of_paths_is_read_with_its_own_names(
     assert [row["file"] for row in rows] == paths
     assert [bool(row["error"]) for row in rows] == [False, False, True, True, False, True]
     assert "photos.csv', row 4" in rows[2]["error"]
+
+
+SHAPES = ["coco", "shards", "shards as a place", "saved", "saved as a place", "parquet with images"]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_shapes_that_are_learned_from_are_predicted_too(
+    ease: Ease, trained: Path, tmp_path: Path, shape: str
+) -> None:
+    """Each says what its images say as files; labels, where there are any, make no difference."""
+    seeds = list(range(7))
+    for seed in seeds:
+        (tmp_path / f"{seed}.png").write_bytes(picture(seed))
+    files = [str(tmp_path / f"{seed}.png") for seed in seeds]
+    source: str | Path
+    if shape == "coco":
+        source = write_coco(tmp_path / "a.json", [(Path(file).name, "x") for file in files])
+        wanted = [Path(file).name for file in files]
+    elif shape.startswith("shards"):
+        write_shard(tmp_path / "s-00.tar", {f"{seed}.png": picture(seed) for seed in seeds[:4]})
+        write_shard(tmp_path / "s-01.tar", {f"{seed}.png": picture(seed) for seed in seeds[4:]})
+        source = f"{tmp_path}/s-{{00..01}}.tar"
+        wanted = [f"s-{int(seed > 3):02d}.tar/{seed}.png" for seed in seeds]
+    elif shape.startswith("saved"):
+        source = save_to_disk(tmp_path / "saved")
+        wanted = [f"data-00000-of-00001.arrow[{at}]" for at in range(len(arrow_table()))]
+    else:
+        source = tmp_path / "a.parquet"
+        pytest.importorskip("pyarrow.parquet").write_table(arrow_table(), source, row_group_size=3)
+        wanted = [f"a.parquet[{at}]" for at in range(len(arrow_table()))]
+    if isinstance(source, Path) and shape != "coco":
+        files = []
+        for at, image in enumerate(arrow_table()["image"].to_pylist()):
+            files.append(str(tmp_path / f"arrow-{at}.png"))
+            Path(files[-1]).write_bytes(image["bytes"])
+    place = [source] if shape.endswith("place") else ["--from", source]
+    done = ease("predict", *place, "--model", trained, "--json")
+    assert done.code == 0, done.err
+    rows = json.loads(done.out)["predictions"]
+    assert [row["file"] for row in rows] == wanted
+    plain = json.loads(ease("predict", *files, "--model", trained, "--json").out)["predictions"]
+    assert [{**row, "file": None} for row in rows] == [{**row, "file": None} for row in plain]
+
+
+def test_what_is_wrong_with_a_dataset_is_a_row_or_said_at_once(
+    ease: Ease, trained: Path, tmp_path: Path
+) -> None:
+    write_shard(tmp_path / "s-0.tar", {"a.png": picture(1), "b.cls": b"cat", "c.png": b"none"})
+    (tmp_path / "s-1.tar").write_bytes(b"no tar at all" * 100)
+    write_shard(tmp_path / "s-2.tar", {"d.png": picture(2)})
+    done = ease("predict", tmp_path / "s-*.tar", "--model", trained, "--json")
+    assert done.code == 1
+    rows = json.loads(done.out)["predictions"]
+    assert [(row["file"], bool(row["error"])) for row in rows] == [
+        ("s-0.tar/a.png", False),
+        ("s-0.tar/b", True),
+        ("s-0.tar/c.png", True),
+        ("s-1.tar", True),
+        ("s-2.tar/d.png", False),
+    ]
+    coco = write_coco(tmp_path / "a.json", [("../secret.png", "x"), ("none.png", "x")])
+    rows = json.loads(ease("predict", "--from", coco, "--model", trained, "--json").out)["predictions"]
+    assert ["images[0] of a.json" in rows[0]["error"], bool(rows[1]["error"])] == [True, True]
+    (tmp_path / "empty.json").write_text('{"images": []}')
+    saved = save_to_disk(tmp_path / "saved")
+    for words, problem in (
+        (["--from", tmp_path / "empty.json"], "no image"),
+        (["--from", tmp_path / "none.json"], "does not exist"),
+        (["--from", tmp_path / "none-{0..3}.tar"], "does not exist"),
+        (["--from", tmp_path / "s-0.tar", "--column", "x"], "--column belongs to a table"),
+        (["--from", saved, "--root", tmp_path], "--root belongs to a table"),
+        (["--from", saved, "--column", "picture"], "no column of images"),
+    ):
+        line = refused(ease("predict", *words, "--model", trained, "--out", tmp_path / "o.csv"))
+        assert problem in line
+        assert not (tmp_path / "o.csv.parts").exists()
 
 
 def test_patterns_and_places_are_recognised(ease: Ease, trained: Path, photos: Path) -> None:

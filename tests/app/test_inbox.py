@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -21,7 +22,7 @@ from ease.app.inbox_folder import InboxFullError
 from ease.app.inbox_photos import Known
 from ease.app.names import LikeNameError, alike_name, similar_names
 from ease.app.prediction import ClassConfidence, Prediction
-from ease.app.unsure import Groups, is_unsure
+from ease.app.unsure import Groups, groupable, is_unsure, look_alikes
 from ease.errors import EaseError
 from ease.streams.images import content_hash
 from ease.streams.intake import LabelledImages
@@ -481,6 +482,58 @@ def test_photos_of_a_class_that_was_left_out_are_found_as_a_group(tmp_path: Path
     assert groups.of(model, photos) is groups.of(model, photos), "computed once"
     model.inbox.rename(group[0], "six")
     assert all(group[0] not in ids for ids in groups.of(model, model.inbox.photos()))
+
+
+def around(direction: int, count: int, cosine: float) -> torch.Tensor:
+    """Vectors of length 1 whose cosines with each other are all `cosine`; other directions are at right angles."""
+    vectors = torch.zeros(count, 40)
+    vectors[:, 30 + direction] = cosine**0.5
+    for at in range(count):
+        vectors[at, 10 * direction + at] = (1 - cosine) ** 0.5
+    return vectors
+
+
+def test_a_group_has_a_photo_that_is_like_no_class_and_others_need_not_be() -> None:
+    vectors = torch.cat([around(0, 4, 0.6), around(1, 4, 0.6), around(2, 2, 0.9)])
+    unknown = torch.zeros(10, dtype=torch.bool)
+    unknown[[1, 9]] = True
+    assert look_alikes(vectors, unknown, 0.3) == [[0, 1, 2, 3]], "the second has none, the third is a pair"
+    assert look_alikes(vectors, unknown | True, 0.3) == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert look_alikes(vectors, unknown | True, 0.7) == []
+    assert look_alikes(vectors[:2], unknown[:2], 0.3) == []
+
+
+def test_the_most_telling_group_comes_first() -> None:
+    """Three photos with a cosine of .9 say more than four with .6, but less than eight with .6."""
+    known = torch.ones(11, dtype=torch.bool)
+    few = torch.cat([around(0, 4, 0.6), around(1, 3, 0.9)])
+    assert [len(group) for group in look_alikes(few, known[:7], 0.3)] == [3, 4]
+    many = torch.cat([around(1, 3, 0.9), around(0, 8, 0.6)])
+    assert [len(group) for group in look_alikes(many, known, 0.3)] == [8, 3]
+
+
+def test_photos_without_names_are_compared_if_one_of_them_is_like_no_class(
+    model: Classifier, digits: Digits
+) -> None:
+    model.inbox.open()
+    for unknown, image in zip((0.1, 0.45, 0.2, 0.8), digits("5", count=4)["5"], strict=True):
+        content = png(image)
+        model.inbox.collect(
+            content,
+            content_hash(content),
+            answer(unknown=unknown),
+            model.known,
+            per_day=99,
+            file=f"{unknown}",
+        )
+    photos = model.inbox.photos()
+    assert [photo.unknown for photo in groupable(photos)] == [0.8, 0.45, 0.2, 0.1], (
+        "the most unknown ones first"
+    )
+    assert groupable([photo for photo in photos if photo.unknown != 0.8]) == []
+    assert groupable(photos[:1] + photos[3:]) == []
+    model.inbox.rename(photos[0].id, "six")
+    assert len(groupable(model.inbox.photos())) == 3
 
 
 # --- two processes, and any sequence --------------------------------------------------------------

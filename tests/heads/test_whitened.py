@@ -13,7 +13,7 @@ from sklearn.covariance import OAS
 from torch import Tensor
 
 from ease.errors import EaseError
-from ease.heads.whitened import WhitenedHead, oas_shrinkage
+from ease.heads.whitened import UNRELATED, WhitenedHead, oas_shrinkage
 
 WIDTH = 6
 
@@ -237,3 +237,30 @@ def test_features_that_are_not_finite_are_refused_and_change_nothing() -> None:
     with pytest.raises(EaseError, match="not finite"):
         head.add(torch.full((1, WIDTH), torch.nan), torch.tensor([0]))
     assert torch.equal(head.scatter, before)
+
+
+def test_images_are_alike_from_a_cosine_that_unrelated_ones_hardly_reach() -> None:
+    """Against cosines of deviations that were drawn, and not from their covariance."""
+    features, labels = some(900, 3, width=64)
+    features[:, 0] += 600 * labels  # classes are far apart, as seen from their deviations
+    head = head_of(features, labels, 3)
+    deviations = (features - head.means[labels]) @ head.whitening().matrix.double().mT
+    units = torch.nn.functional.normalize(deviations, dim=1)
+    cosines = (units @ units.mT)[torch.triu(torch.ones(900, 900), 1) > 0]
+    assert head.alike_from() == pytest.approx(UNRELATED * float(cosines.std()), rel=0.05)
+
+
+def test_images_need_not_be_more_alike_than_those_of_one_class() -> None:
+    """In two dimensions any two images may be alike by chance."""
+    features, labels = some(60, 3, width=2)
+    head = head_of(features, labels, 3)
+    found = head.whitening()
+    spread = ((features - head.means[labels]) @ found.matrix.double().mT).square().sum() / head.freedom
+    squares = found.lengths.double().square()
+    assert head.alike_from() == pytest.approx(float((squares / (squares + spread)).mean()), rel=1e-4)
+
+
+def test_one_image_per_class_says_nothing_of_chance() -> None:
+    features, labels = some(4, 4)
+    assert head_of(features, labels, 4).alike_from() == pytest.approx(0.5)
+    assert WhitenedHead(3).alike_from() == 1.0

@@ -22,14 +22,15 @@ if TYPE_CHECKING:
 UNSURE_CONFIDENCE = 0.5
 """An answer with less confidence than this is unsure: by the calibration it is more likely wrong than right.
 
-Chosen with `NEAR_UNKNOWN` on glyphs and on photos-42 (flowers), a fifth of the classes left out, 20 images per class,
-embedded backbone. Of the images of known classes 25 % and 40 % are collected, but of the wrong answers among them 56 %
-and 76 %, and of the images of classes that were left out 69 % and 70 %. With 0.7 it would be 28 % and 53 % of all."""
+Held-out training photos of photos-42 (flowers), embedded backbone, a fifth of the classes left out: 77 % of the wrong
+answers are collected, 26 % of the right ones, and 68 % of the photos of classes that were left out. With 0.7 it would
+be 91, 45 and 86 %: almost every second right answer for a person to look at. With 0.3: 50, 11 and 44 %. See
+`python -m benchmarks.unsure`, and docs/how-to/inbox.md for test photos."""
 NEAR_UNKNOWN = 0.4
 """An unknown score above this is near enough to `UNKNOWN_THRESHOLD` for a person to look at the photo.
 
-On the same images, 0.5 in its place collects 2 % fewer images of known glyphs and 3 % fewer of those left out; 0.3 adds
-2 % and 1 %."""
+The same command: 0.5 in its place collects 1 % fewer photos of known glyphs and 3 % fewer of those left out, with
+DeiT-tiny on the flowers 2 % and 5 %; 0.3 adds 1 % and 3 %, and 1 % and 6 %."""
 SMALLEST_GROUP = 3
 """Photos that a group has at least: two may be alike by chance."""
 GROUP_SECONDS = 5.0
@@ -55,16 +56,27 @@ def is_unsure(prediction: Prediction) -> bool:
 
 
 def groupable(photos: Sequence[InboxPhoto]) -> list[InboxPhoto]:
-    """The photos that may form groups: nobody has named them, and they are like no class; none if they are too few."""
-    found = [photo for photo in photos if photo.name is None and (photo.unknown or 0.0) > UNKNOWN_THRESHOLD]
-    return found if len(found) >= SMALLEST_GROUP else []
+    """The photos that may form groups: nobody has named them. None if they are too few, or if all are like a class.
+
+    Those that are least like a class come first.
+    """
+    found = [photo for photo in photos if photo.name is None]
+    if len(found) < SMALLEST_GROUP or not any(_is_unknown(photo) for photo in found):
+        return []
+    return sorted(found, key=lambda photo: -(photo.unknown or 0.0))
+
+
+def _is_unknown(photo: InboxPhoto) -> bool:
+    return (photo.unknown or 0.0) > UNKNOWN_THRESHOLD
 
 
 class Groups:
-    """Finds photos of the inbox that look alike, among those that are like no class. Features are computed once.
+    """Finds photos of the inbox that look alike and may be of a new class. Features are computed once.
 
     Photos are grouped by average linkage on the cosine of the features that the method compares images by, as far as
-    two images of one class are alike. Methods that do not compare images (`ComparesImages`) have no groups.
+    they are more alike than by chance. Of a class that is new to the model, some photos are like no class and others
+    are taken for one, but without confidence: so all photos that nobody has named take part, and a group counts if at
+    least one of its photos is like no class. Methods that do not compare images (`ComparesImages`) have no groups.
     """
 
     def __init__(self, seconds: float = GROUP_SECONDS) -> None:
@@ -79,11 +91,11 @@ class Groups:
         return self._found[1]
 
     def of(self, classifier: Classifier, photos: Sequence[InboxPhoto]) -> list[list[str]]:
-        """Groups of ids, the largest first.
+        """Groups of ids, the most telling one first.
 
         Args:
             classifier: The model that has the features.
-            photos: The photos of the inbox. Only those that nobody has named and that are like no class are grouped.
+            photos: The photos of the inbox. Only those that nobody has named are grouped.
         """
         asked, learner = groupable(photos), classifier.learner
         if not asked or not isinstance(learner, ComparesImages) or not classifier.classes:
@@ -94,7 +106,8 @@ class Groups:
             key = (classifier.path, classifier.generation, *(photo.id for photo in reached))
             if self._found[0] != key:
                 directions = learner.directions(torch.stack([features[p.digest] for p in reached], dim=1))
-                groups = linked(directions, learner.alike_from())
+                unknown = torch.tensor([_is_unknown(photo) for photo in reached])
+                groups = look_alikes(directions, unknown, learner.alike_from())
                 ids = [[reached[at].id for at in group] for group in groups]
                 self._found = (key, ids)
             return self._found[1]
@@ -132,26 +145,33 @@ def _features(learner: Learner, pixels: Tensor) -> Tensor:
         return learner.engine.features_of_pixels(pixels, tunings, learner.reading).cpu().transpose(0, 1)
 
 
-def linked(directions: Tensor, least: float) -> list[list[int]]:
-    """Groups of at least `SMALLEST_GROUP` vectors, by average linkage.
+def look_alikes(directions: Tensor, unknown: Tensor, least: float) -> list[list[int]]:
+    """Groups of vectors that may be a new class: at least `SMALLEST_GROUP` of them, one of which is like no class.
 
     Args:
         directions: Vectors of length 1, [N, K].
+        unknown: Which of them are like no class, bool [N].
         least: Mean cosine between two groups from which they are joined.
 
     Returns:
-        Positions of each group in ascending order; the largest group first.
+        Positions of each group in ascending order. Groups are in the order of c sqrt(n - 1), the largest first: n
+        vectors with the mean cosine c. Three photos have to be far more alike than ten to say as much.
     """
     from sklearn.cluster import AgglomerativeClustering  # seconds to import
 
     if len(directions) < SMALLEST_GROUP:
         return []
-    distances = (1 - directions @ directions.T).clamp(min=0).double().numpy()
+    cosines = (directions @ directions.T).double()
     clustering = AgglomerativeClustering(
         n_clusters=None, metric="precomputed", linkage="average", distance_threshold=1 - least
     )
     groups: dict[int, list[int]] = {}
-    for position, label in enumerate(clustering.fit_predict(distances).tolist()):
+    for position, label in enumerate(clustering.fit_predict((1 - cosines).clamp(min=0).numpy()).tolist()):
         groups.setdefault(label, []).append(position)
-    found = [group for group in groups.values() if len(group) >= SMALLEST_GROUP]
-    return sorted(found, key=lambda group: (-len(group), group))
+    found = [g for g in groups.values() if len(g) >= SMALLEST_GROUP and bool(unknown[g].any())]
+
+    def telling(group: list[int]) -> float:
+        count, own = len(group), cosines[group][:, group]
+        return float(own.sum() - own.trace()) / (count * (count - 1) ** 0.5)
+
+    return sorted(found, key=lambda group: (-telling(group), group))

@@ -46,14 +46,16 @@ def predict(
         typer.Option(
             "--from",
             metavar="SOURCE",
-            help="Table with a column of paths (.csv, .tsv, .jsonl, .parquet), list of paths (.txt), shards (.tar), "
-            "or a pattern.",
+            help="Table with a column of paths (.csv, .tsv, .jsonl, .parquet), list of paths (.txt), COCO .json, .tar "
+            "shards, saved dataset, or a pattern.",
             rich_help_panel=INPUTS,
         ),
     ] = None,
     column: Annotated[
         str | None,
-        typer.Option(help="Column of paths, where it is not recognised by its name.", rich_help_panel=INPUTS),
+        typer.Option(
+            help="Column of paths or images, where it is not recognised by its name.", rich_help_panel=INPUTS
+        ),
     ] = None,
     root: Annotated[
         Path | None,
@@ -186,7 +188,8 @@ def predict(
         inputs = listed_inputs(sys.stdin.buffer, nul=nul, every=every, allow_urls=urls)
     else:
         inputs = place_inputs(named, every)
-    single = len(named) == 1 and what_is(named[0]) not in ("folder", "missing") and every is None
+    one_file = len(named) == 1 and what_is(named[0]) not in ("folder", "missing")
+    single = one_file and every is None and not named[0].lower().endswith(".tar")
     damaged = options.refuse_or_skip(unreadable or ("refuse" if single else "skip"))
     classifier = Classifier.open(model, weights, budget=budget)
     if out is not None:

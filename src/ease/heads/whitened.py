@@ -21,6 +21,12 @@ Chosen on held-out training images; see docs/results/strata-search.md."""
 SMALLEST = 1e-6
 """Lower bound of a token's variance, relative to the mean variance of the tokens."""
 
+UNRELATED = 4.0
+"""Standard deviations of the cosine of two unrelated images that two images have to exceed to count as alike.
+
+Of 3 to 5, it is the one with which most classes that a model did not know were found as groups of their images. They
+were held-out training images of glyphs and flowers; see `python -m benchmarks.unsure`."""
+
 
 @dataclass(frozen=True)
 class Whitening:
@@ -190,24 +196,24 @@ class WhitenedHead:
         return self.whitening().scores(features)
 
     def alike_from(self) -> float:
-        """The cosine of two whitened features from which their images are rather of one class than of two.
+        """The cosine of two whitened features from which their images are hardly of two classes by chance.
 
-        A feature is its class's mean m plus a deviation, and deviations have the expected squared length t, the trace
-        of the whitened within-class covariance. The expected cosine of two images is about m.m' / sqrt((m.m + t)
-        (m'.m' + t)), whose mean is taken over each class with itself, and over pairs of classes. The result is half
-        way between the two means. It takes no image: means and covariance are those that were learned.
+        Two deviations from class means that have nothing to do with each other have a cosine of mean 0, and of standard
+        deviation sqrt(tr V^2) / tr V, where V is the whitened within-class covariance. The result is `UNRELATED` times
+        that, but no more than the cosine that two images of a learned class are expected to have. It takes no image:
+        means and covariance are those that were learned. If they say nothing of chance, as with one image per class,
+        the result is half of the latter.
         """
         if not self.classes:
             return 1.0
         found = self.whitening()
-        matrix, means = found.matrix.double(), found.directions.double() * found.lengths.double()[:, None]
-        spread = float((matrix @ self.scatter @ matrix.mT).trace()) / max(1, self.freedom)
-        lengths = (means.square().sum(dim=1) + spread).clamp(min=SMALLEST).sqrt()
-        cosines = (means @ means.mT) / (lengths[:, None] * lengths)
-        within = float(cosines.diagonal().mean())
-        pairs = self.classes * (self.classes - 1)
-        between = (float(cosines.sum()) - self.classes * within) / pairs if pairs else 0.0
-        return (within + between) / 2
+        matrix = found.matrix.double()
+        spread = matrix @ self.scatter @ matrix.mT / max(1, self.freedom)
+        trace, squares = float(spread.trace()), found.lengths.double().square()
+        within = float((squares / (squares + trace).clamp(min=SMALLEST)).mean())
+        if trace <= SMALLEST:
+            return within / 2
+        return min(UNRELATED * float(spread.norm()) / trace, within)
 
     def round_as_saved(self) -> None:
         """Round the statistics as saving and loading does, so that a restart does not change later results."""

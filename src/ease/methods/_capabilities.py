@@ -107,7 +107,7 @@ class ComparesImages(Protocol):
         ...
 
     def alike_from(self) -> float:
-        """The cosine from which two images are rather of one class than of two, by the learned classes."""
+        """The cosine from which two images are more alike than by chance, by what was learned."""
         ...
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from PIL import Image
 
@@ -64,3 +65,28 @@ def test_a_corrected_answer_is_learned_from_the_inbox_and_rolled_back(
     page.set_input_files("#look-files", digits[file])
     expect(page.locator(ANSWERED)).to_have_count(1)
     expect(page.locator(".card .bars .name").first).to_have_text(answer)
+
+
+def test_a_large_photo_that_was_corrected_is_known_when_it_is_shown_again(
+    real: str, visit: Any, tmp_path: Path
+) -> None:
+    """The page sends a smaller copy of it, and the same one each time."""
+    large = tmp_path / "large.png"
+    pixels = np.random.default_rng(0).integers(0, 256, (900, 1000, 3), np.uint8)
+    Image.fromarray(pixels).save(large)
+    assert large.stat().st_size > 2_000_000
+    page = visit(real)
+    with page.expect_request("**/predict*") as sent:
+        page.set_input_files("#look-files", large)
+    expect(page.locator(ANSWERED)).to_have_count(1)
+    assert int(sent.value.headers.get("content-length", len(sent.value.post_data_buffer or b""))) < 2_000_000
+    card = page.locator(".card").first
+    card.get_by_role("button", name="it is …").click()
+    card.get_by_role("combobox", name="What is it?").fill("digit 5")
+    card.get_by_role("button", name="Save").click()
+    expect(card.locator(".noted")).to_have_text("Noted: this is digit 5.")
+
+    again = visit(real)  # as another day: nothing of the first visit is left in the browser
+    again.set_input_files("#look-files", large)
+    expect(again.locator(".card h4")).to_have_text("digit 5")
+    expect(again.locator(".card .verdict")).to_contain_text("A person said so")

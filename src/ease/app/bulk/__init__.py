@@ -1,6 +1,6 @@
 """Predictions for any number of images with bounded memory, in four steps that know nothing of each other.
 
-- `inputs`: files, folders, globs, lists, tables and videos become a stream of `Input`s.
+- `inputs`: files, folders, globs, lists, tables, datasets and videos become a stream of `Input`s.
 - `predicting`: inputs become batches, and each batch becomes predictions; damaged images become rows with an error.
 - `formats`: predictions become rows of CSV, JSON lines or Parquet.
 - `output`: rows go into numbered parts beside the file that is asked for. A command that was killed continues after

@@ -1,28 +1,30 @@
-"""From files, folders, globs, lists, tables and videos to a stream of images, always in the same order."""
+"""From files, folders, globs, lists, tables, datasets and videos to a stream of images, always in the same order."""
 
 from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import BinaryIO
 
 from ease.errors import EaseError
-from ease.filesystem import expanded, explained, is_folder, shown, what_is
+from ease.filesystem import expanded, explained, is_file, is_folder, shown, what_is
 from ease.streams.intake.decode import ImageContent
+from ease.streams.intake.formats import IMAGE_EXTENSIONS
 from ease.streams.intake.scan import existing, no_image, walk_images
+from ease.streams.intake.sources.arrow import arrow_images, has_images, is_saved_dataset, saved_files
+from ease.streams.intake.sources.coco import coco_images
 from ease.streams.intake.sources.places import MAX_PATH, AllowUrls, Places
 from ease.streams.intake.sources.recognise import shard_files
 from ease.streams.intake.sources.rows import Table
-from ease.streams.intake.sources.shards import read_shard
+from ease.streams.intake.sources.shards import shard_images
 from ease.streams.intake.sources.table import table_images
 from ease.streams.intake.sources.video import VIDEO_EXTENSIONS, is_video, video_frames
 
 LIST_ENDINGS = (".txt", ".lst")
-TABLES = (".csv", ".tsv", ".jsonl", ".parquet")
 _PIECE = 64 * 1024
 
 
@@ -43,7 +45,8 @@ def place_inputs(places: Sequence[Path | str], every: int | None = None) -> Iter
     """The images of files, folders and globs. Folders are walked while their images are used, never listed as a whole.
 
     Args:
-        places: Images, videos, folders (searched at any depth), and patterns such as `photos/**/*.jpg`.
+        places: Images, videos, folders (searched at any depth), patterns such as `photos/**/*.jpg`, shards (`.tar`) and
+            folders that `save_to_disk` wrote.
         every: Take each n-th frame of videos; without it a video is an error, and folders are searched for images.
 
     Raises:
@@ -103,26 +106,57 @@ def source_inputs(
     every: int | None = None,
     allow_urls: AllowUrls = False,
 ) -> Iterator[Input]:
-    """The images of whatever a path or a pattern stands for.
+    """The images of whatever a path or a pattern stands for, whether it has labels or not.
 
     Args:
-        source: A table (see `table_inputs`); a list of paths, `.txt` or `.lst`; shards in the form of webdataset,
-            `.tar`, also `shard-{000..009}.tar` or a glob of them; or a folder, a file or a glob of images.
-        root: As for `table_inputs`, which is the only one that has it, and `column`.
-        column: As for `table_inputs`.
+        source: A table as for `table_inputs`; a list of paths, `.txt` or `.lst`; a COCO file (`.json`); a folder that
+            `save_to_disk` wrote or a Parquet file with images in it; shards (`.tar`, also `shard-{000..009}.tar` or a
+            glob); or a folder, a file or a glob of images.
+        root: The folder that relative paths of a table or COCO file begin at; its own folder if None.
+        column: The name of the column of paths or of images, where it is not recognised.
         every: As for `place_inputs`.
-        allow_urls: As for `table_inputs` and `listed_inputs`.
+        allow_urls: Whether http and https addresses in a table, a list or a COCO file are fetched.
+
+    Raises:
+        EaseError: At once, if the source does not exist, or an option does not belong to it.
     """
-    place = expanded(source)
-    if is_folder(place):
-        return place_inputs([str(place)], every)
-    if place.suffix.lower() == ".tar":
-        return _shards(shard_files(place))
-    if place.suffix.lower() in LIST_ENDINGS and not glob.has_magic(str(source)):
-        return _list(existing(place), every, allow_urls)
-    if place.suffix.lower() in TABLES and not glob.has_magic(str(source)):
-        return table_inputs(place, root=root, column=column, every=every, allow_urls=allow_urls)
-    return place_inputs([str(source)], every)
+    path, ending = expanded(source), Path(source).suffix.lower()
+    saved = is_folder(path) and is_saved_dataset(path)
+    if saved or (ending == ".parquet" and is_file(path) and has_images(path)):
+        _without(source, root=root, allow_urls=allow_urls)
+        return _begun(_stored(arrow_images(saved_files(path) if saved else [path], column)), path)
+    if ending == ".tar" and not is_folder(path):
+        _without(source, root=root, allow_urls=allow_urls, column=column)
+        return _begun(_stored(shard_images([existing(shard) for shard in shard_files(path)])), path)
+    if ending == ".json":
+        _without(source, column=column)
+        places = Places(path.parent if root is None else expanded(root), allow_urls, keep=False)
+        found = (_image(name, image, every) for name, image in coco_images(existing(path), places))
+        return _begun(chain.from_iterable(found), path)
+    if is_folder(path) or glob.has_magic(str(source)):
+        _without(source, root=root, allow_urls=allow_urls, column=column)
+        return place_inputs([str(source)], every)
+    if ending in LIST_ENDINGS:
+        _without(source, root=root, column=column)
+        return _list(existing(path), every, allow_urls)
+    if ending in IMAGE_EXTENSIONS or ending in VIDEO_EXTENSIONS:
+        _without(source, root=root, allow_urls=allow_urls, column=column)
+        return place_inputs([str(source)], every)
+    return table_inputs(source, root=root, column=column, every=every, allow_urls=allow_urls)
+
+
+def _without(source: Path | str, **options: object) -> None:
+    """Refuse options that do not belong to this source."""
+    for name, value in options.items():
+        if value:
+            option = f"--{name.replace('_', '-')}"
+            raise EaseError(
+                f"{option} belongs to a table of images, and '{shown(source)}' is none: leave it out"
+            )
+
+
+def _stored(images: Iterable[tuple[str, ImageContent | EaseError]]) -> Iterator[Input]:
+    return (Input(name, image) for name, image in images)
 
 
 def _list(path: Path, every: int | None, allow_urls: AllowUrls) -> Iterator[Input]:
@@ -130,19 +164,9 @@ def _list(path: Path, every: int | None, allow_urls: AllowUrls) -> Iterator[Inpu
         yield from listed_inputs(file, every=every, allow_urls=allow_urls)
 
 
-def _shards(paths: Sequence[Path]) -> Iterator[Input]:
-    """The images of tar files, called SHARD/MEMBER. A shard that is damaged ends with a row that says so."""
-    for path in paths:
-        try:
-            for sample in read_shard(path):
-                if sample.fault or sample.image is not None:
-                    content = sample.image if sample.image is not None and not sample.fault else None
-                    yield Input(sample.shown, content or EaseError(sample.fault))
-        except EaseError as error:
-            yield Input(str(path), error)
-
-
 def _place(place: str, every: int | None) -> Iterator[Input]:
+    if (place.lower().endswith(".tar") and not is_folder(place)) or is_saved_dataset(expanded(place)):
+        return source_inputs(place)
     if what_is(place) == "missing" and glob.has_magic(place):
         # Sorted, so that a command that is repeated sees the same order. Only names are held.
         matches = sorted(glob.glob(place, recursive=True))
@@ -154,7 +178,11 @@ def _place(place: str, every: int | None) -> Iterator[Input]:
         if is_video(path) and every is None:
             raise EaseError(f"'{shown(path)}' is a video: say which frames to look at, such as --every 30")
         return _image(str(path), path, every)
-    found = _folder(path, every)
+    return _begun(_folder(path, every), path)
+
+
+def _begun(found: Iterator[Input], path: Path) -> Iterator[Input]:
+    """The same inputs; the first one is read at once, so that a source without any is an error from the beginning."""
     first = next(found, None)
     if first is None:
         raise no_image(path)

@@ -66,15 +66,9 @@ def serve(
         announce: Called with one line that contains the address.
     """
     check_token(host, token)
-    bound_allocator()
-    log = Log()
     with (
-        contextlib.suppress(KeyboardInterrupt),
-        log.capturing(*LOGGERS),
+        _process(host, port, traces) as (listening, log, tracing),
         _scorer(ray, replicas, model, weights, budget, log) as scorer,
-        _stopping_on_sigterm(),
-        _bound(host, port) as listening,
-        _traced(traces, log) as tracing,
         Service(
             model,
             weights=weights,
@@ -132,14 +126,8 @@ def serve_several(
         traces: As for `serve`.
         announce: As for `serve`.
     """
-    bound_allocator()
-    log = Log()
     with (
-        contextlib.suppress(KeyboardInterrupt),
-        log.capturing(*LOGGERS),
-        _stopping_on_sigterm(),
-        _bound(host, port) as listening,
-        _traced(traces, log) as tracing,
+        _process(host, port, traces) as (listening, log, tracing),
         ModelFolder(
             folder,
             host=host,
@@ -176,6 +164,21 @@ def _scorer(
 
     with connected(address), Replicas(model, replicas, weights=weights, budget=budget, log=log) as found:
         yield found
+
+
+@contextlib.contextmanager
+def _process(host: str, port: int, traces: bool) -> Iterator[tuple[socket.socket, Log, NoTracing]]:
+    """What a process needs that serves, whether one model or several. Ctrl-C and SIGTERM end it without an error."""
+    bound_allocator()
+    log = Log()
+    with (
+        contextlib.suppress(KeyboardInterrupt),
+        log.capturing(*LOGGERS),
+        _stopping_on_sigterm(),
+        _bound(host, port) as listening,
+        _traced(traces, log) as tracing,
+    ):
+        yield listening, log, tracing
 
 
 @contextlib.contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import shutil
 import tempfile
 import threading
@@ -15,9 +14,16 @@ from ease.app.audit import Audit, audit
 from ease.app.server.exchange import while_connected
 from ease.app.server.model import Served
 from ease.app.server.refusals import RefusalError
-from ease.app.server.routes.learning import BODY, FIELDS, check_images, sent_images, unreadable_of
+from ease.app.server.routes.learning import (
+    BODY,
+    check_images,
+    receive_images,
+    sent_images,
+    unreadable_of,
+    until_done,
+)
 from ease.app.server.service import Service
-from ease.app.server.uploads import Form, receive_form
+from ease.app.server.uploads import Form
 from ease.experiments.predictor import PredictionCancelledError
 from ease.streams.intake import ArchiveLimits, collect_images
 
@@ -43,15 +49,8 @@ def add_routes(app: FastAPI, service: Service) -> None:
         try:
             folder = Path(tempfile.mkdtemp(dir=service.uploads))
             try:
-                form = await receive_form(
-                    request.headers.get("content-type", ""),
-                    request.stream(),
-                    folder,
-                    files={"archive": 1, "image": service.limits.check_files},
-                    fields=FIELDS,
-                    threads=service.writers,
-                )
-                work = _checked(service, served, form, folder)
+                form = await receive_images(service, request, folder, service.limits.check_files)
+                work = until_done(lambda gone: _audit(service, served, form, folder, gone))
                 found = await while_connected(request, work, service.limits.check_seconds)
             finally:
                 shutil.rmtree(folder, ignore_errors=True)
@@ -59,20 +58,6 @@ def add_routes(app: FastAPI, service: Service) -> None:
             one.release()
         request.state.generation, request.state.images = served.generation, found.images
         return found
-
-
-async def _checked(service: Service, served: Served, form: Form, folder: Path) -> Audit:
-    """The audit of a form. If cancelled, it ends only when no thread works in the folder any more."""
-    gone = threading.Event()
-    work = asyncio.ensure_future(asyncio.to_thread(_audit, service, served, form, folder, gone))
-    try:
-        return await asyncio.shield(work)
-    except asyncio.CancelledError:
-        gone.set()
-        await asyncio.wait({work})
-        if not work.cancelled():
-            work.exception()  # it was retrieved; the client is gone
-        raise
 
 
 def _audit(service: Service, served: Served, form: Form, folder: Path, gone: threading.Event) -> Audit:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from fastapi import FastAPI, Request
 from starlette.requests import ClientDisconnect
@@ -28,6 +29,8 @@ from ease.streams.intake.sources import (
     from_uploads,
     move_to_class_folders,
 )
+
+Result = TypeVar("Result")
 
 FIELDS = ("name", "extend", "tune", "unreadable", "thumbnails")
 """The plain values in a form with images to learn."""
@@ -67,15 +70,9 @@ def add_routes(app: FastAPI, service: Service) -> None:
         """Learn new classes in a job. The model goes on answering; it knows the classes when the job is done."""
         served = service.ready()
         async with service.jobs.reserved() as folder:
-            form = await receive_form(
-                request.headers.get("content-type", ""),
-                request.stream(),
-                folder,
-                files={"archive": 1, "image": service.limits.learn_files},
-                fields=FIELDS,
-                threads=service.writers,
-            )
-            order = await while_connected(request, _ordered(service, served, form, folder))
+            form = await receive_images(service, request, folder, service.limits.learn_files)
+            work = until_done(lambda gone: _order(service, served, form, folder, gone))
+            order = await while_connected(request, work)
             request.state.images = sum(map(len, order.images.values()))
             job = await asyncio.to_thread(service.jobs.begin, folder, order)
         return {"job": job["id"], "state": job["state"]}
@@ -96,15 +93,32 @@ def add_routes(app: FastAPI, service: Service) -> None:
         return await asyncio.to_thread(service.jobs.cancel, job)
 
 
-async def _ordered(service: Service, served: Served, form: Form, folder: Path) -> LearningOrder:
-    """What a form asks for. If cancelled, it ends only when no thread works in the folder any more."""
+async def receive_images(service: Service, request: Request, folder: Path, most: int) -> Form:
+    """A form with images to learn or to check, at most so many, which are put into the folder."""
+    return await receive_form(
+        request.headers.get("content-type", ""),
+        request.stream(),
+        folder,
+        files={"archive": 1, "image": most},
+        fields=FIELDS,
+        threads=service.writers,
+    )
+
+
+async def until_done(work: Callable[[threading.Event], Result]) -> Result:
+    """Work in a thread, which is told by the event that nobody waits for it any more.
+
+    If cancelled, it ends only when the thread has ended, so that nothing works in a folder that is removed next.
+    """
     gone = threading.Event()
-    work = asyncio.ensure_future(asyncio.to_thread(_order, service, served, form, folder, gone))
+    running = asyncio.ensure_future(asyncio.to_thread(work, gone))
     try:
-        return await asyncio.shield(work)
+        return await asyncio.shield(running)
     except asyncio.CancelledError:
         gone.set()
-        await asyncio.wait({work})
+        await asyncio.wait({running})
+        if not running.cancelled():
+            running.exception()  # it was retrieved; the client is gone
         raise
 
 

@@ -80,11 +80,16 @@ def from_saved_dataset(
     Returns:
         The images; classes in the order of their names.
     """
+    return from_arrow_files(saved_files(folder), columns, unreadable)
+
+
+def saved_files(folder: Path) -> list[Path]:
+    """The Arrow files of a folder that `save_to_disk` wrote; of a dataset with several splits, the folder of one."""
     if is_file(folder / _SPLITS):
         splits = _json(folder / _SPLITS).get("splits")
         names = [str(name) for name in splits] if isinstance(splits, list) else []
         if len(names) == 1 and is_folder(folder / names[0]) and "/" not in names[0]:
-            return from_saved_dataset(folder / names[0], columns, unreadable)
+            return saved_files(folder / names[0])
         some = ", ".join(display_name(name) for name in names[:10])
         raise EaseError(f"dataset '{shown(folder)}' holds the splits {some}: give the folder of one of them")
     listed = _json(folder / "state.json").get("_data_files")
@@ -93,7 +98,34 @@ def from_saved_dataset(
         raise EaseError(
             f"'{shown(folder / 'state.json')}' names no data files of its folder: save the dataset again"
         )
-    return from_arrow_files([folder / name for name in files], columns, unreadable)
+    return [folder / name for name in files]
+
+
+def arrow_images(files: Sequence[Path], column: str | None = None) -> Iterator[tuple[str, ArrowCell]]:
+    """The images of Arrow or Parquet files without their labels, one row after the other.
+
+    Args:
+        files: The files.
+        column: The name of the column of images; found by its type if None.
+
+    Yields:
+        The name of the image, FILE[ROW], and the image.
+    """
+    count = 0
+    for path in files:
+        try:
+            schema = _schema(path)
+            image = column or _image_column(schema, _features(schema))
+            if image is None or image not in schema.names:
+                raise _no_column(path, schema, "images", "--column IMAGE")
+            for batch, values in _values(path, image):
+                for row in range(len(values)):
+                    yield f"{path.name}[{count}]", ArrowCell(path, batch, row, image)
+                    count += 1
+        except EaseError:
+            raise
+        except Exception as error:  # on damaged files pyarrow raises almost anything
+            raise _damaged(path, error) from error
 
 
 def from_arrow_files(
@@ -111,8 +143,8 @@ def from_arrow_files(
         try:
             schema = _schema(path)
             image, label, names = _columns(path, schema, columns)
-            for batch, values in _labels(path, label):
-                for row, value in enumerate(values):
+            for batch, values in _values(path, label):
+                for row, value in enumerate(values.to_pylist()):
                     count += 1
                     if count > MAX_ROWS:
                         raise EaseError(f"'{shown(path)}' has more than {MAX_ROWS:,} rows: divide it")
@@ -196,18 +228,18 @@ def _schema(path: Path) -> Any:
         return arrow.ipc.open_stream(file).schema
 
 
-def _labels(path: Path, label: str) -> Iterator[tuple[int, list[Any]]]:
-    """The labels of each record batch or row group, with its number."""
+def _values(path: Path, column: str) -> Iterator[tuple[int, Any]]:
+    """A column of each record batch or row group, with its number."""
     arrow = pyarrow()
     if path.suffix == ".parquet":
         with arrow.parquet.ParquetFile(path) as file:
             for number in range(min(file.num_row_groups, _PARTS)):
-                yield number, file.read_row_group(number, columns=[label])[label].to_pylist()
+                yield number, file.read_row_group(number, columns=[column])[column]
         return
     for number in range(_batches(path).num_record_batches):
         batch = _batches(path).batch(number)
         batch.validate(full=True)  # offsets of a forged file may lead anywhere
-        yield number, batch.column(label).to_pylist()
+        yield number, batch.column(column)
 
 
 @lru_cache(maxsize=2)
@@ -260,14 +292,17 @@ def _columns(path: Path, schema: Any, given: Sequence[str] | None) -> tuple[str,
     image, label = given or (_image_column(schema, features), _label_column(schema, features))
     for name, what in ((image, "images"), (label, "labels")):
         if name not in schema.names:
-            there = ", ".join(display_name(each) for each in schema.names[:10])
-            raise EaseError(
-                f"'{shown(path)}' has no column of {what} that is recognised (there are: {there}): "
-                "name them, --columns IMAGE,LABEL"
-            )
+            raise _no_column(path, schema, what, "--columns IMAGE,LABEL")
     feature = features.get(str(label))
     names = feature.get("names") if isinstance(feature, dict) else None
     return str(image), str(label), [str(name) for name in names] if isinstance(names, list) else []
+
+
+def _no_column(path: Path, schema: Any, what: str, option: str) -> EaseError:
+    there = ", ".join(display_name(each) for each in schema.names[:10])
+    return EaseError(
+        f"'{shown(path)}' has no column of {what} that is recognised (there are: {there}): name them, {option}"
+    )
 
 
 def _image_column(schema: Any, features: dict[str, Any]) -> str | None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from ease.documents import parse_json
 from ease.errors import EaseError
 from ease.filesystem import expanded, read_bytes, shown
+from ease.streams.intake.decode import ImageContent
 from ease.streams.intake.limits import MB
 from ease.streams.intake.names import display_name
 from ease.streams.intake.scan import Unreadable
@@ -40,9 +41,7 @@ def from_coco(
     """
     path = expanded(path)
     where = f"'{shown(path)}'"
-    value = parse_json(read_bytes(path, MAX_BYTES), where, "give labels in the form of COCO")
-    if not isinstance(value, dict):
-        raise EaseError(f"{where} has no images, annotations and categories: give labels in the form of COCO")
+    value = _read(path)
     categories = {
         _id(each, "id", f"{where}, categories[{i}]"): each.get("name")
         for i, each in enumerate(_entries(value, "categories", where))
@@ -83,6 +82,32 @@ def from_coco(
     if not gathered:
         raise EaseError(f"{where} has no image with an annotation: give labels in the form of COCO")
     return gathered.candidates()
+
+
+def coco_images(path: Path, places: Places) -> Iterator[tuple[str, ImageContent | EaseError]]:
+    """The images of a COCO file without their labels, in the order of the file.
+
+    Args:
+        path: The JSON file; only `images` with `file_name` is needed.
+        places: Turns file names into images.
+
+    Yields:
+        The file name, and the image or the error that says why there is none.
+    """
+    for i, each in enumerate(_entries(_read(path), "images", f"'{shown(path)}'")):
+        name = each.get("file_name")
+        try:
+            yield str(name), places.image(name)
+        except EaseError as error:
+            yield str(name or ""), EaseError(f"images[{i}] of {path.name}: {error}")
+
+
+def _read(path: Path) -> dict[str, Any]:
+    where = f"'{shown(path)}'"
+    value = parse_json(read_bytes(path, MAX_BYTES), where, "give labels in the form of COCO")
+    if not isinstance(value, dict):
+        raise EaseError(f"{where} has no images, annotations and categories: give labels in the form of COCO")
+    return value
 
 
 def _entries(value: dict[str, Any], key: str, where: str) -> Sequence[dict[str, Any]]:

@@ -59,7 +59,7 @@ class Sample:
     @property
     def shown(self) -> str:
         """What messages call it: SHARD/MEMBER."""
-        return f"{self.shard.name}/{display_name(self.name or self.key)}"
+        return f"{self.shard.name}/{display_name(self.name or self.key.removeprefix('/'))}"
 
 
 def from_shards(shards: Sequence[Path], unreadable: Unreadable = "refuse") -> Candidates:
@@ -88,6 +88,27 @@ def from_shards(shards: Sequence[Path], unreadable: Unreadable = "refuse") -> Ca
     if not count:
         raise EaseError(f"'{shown(shards[0])}' has no sample in it: put KEY.jpg and KEY.cls into it")
     return gathered.candidates()
+
+
+def shard_images(shards: Sequence[Path]) -> Iterator[tuple[str, FilePiece | EaseError]]:
+    """The images of shards without their labels, one after the other. A damaged shard is an error, not the end.
+
+    Args:
+        shards: The tar files.
+
+    Yields:
+        SHARD/MEMBER, and the image or the error that says why there is none.
+    """
+    for shard in shards:
+        try:
+            for sample in read_shard(shard):
+                if sample.fault or sample.image is None:
+                    problem = sample.fault or "it has no image: add KEY.jpg or remove the sample"
+                    yield sample.shown, EaseError(f"sample '{sample.shown}': {problem}")
+                else:
+                    yield sample.shown, sample.image
+        except EaseError as error:
+            yield shard.name, error
 
 
 def read_shard(shard: Path) -> Iterator[Sample]:
