@@ -16,6 +16,7 @@ from ease.progress import Progress, Quiet
 from ease.streams import ImageSet
 from ease.streams.transforms import Transforms
 from ease.training.fit import Training, VisitingOrder, fit
+from ease.training.hardware import Precision
 from ease.training.loading import Loader
 from ease.training.trainings import Finished, Trainings, training_key
 from ease.training.usage import Ledger, Phase
@@ -35,6 +36,7 @@ class Engine:
         progress: Where progress is shown.
         loader: Loads and caches decoded images.
         compiles: Whether trainings are compiled; see `ease.training.hardware`.
+        precision: What the backbone computes in, if there is no Fabric, which has a precision of its own.
     """
 
     def __init__(
@@ -50,13 +52,16 @@ class Engine:
         progress: Progress | None = None,
         loader: Loader | None = None,
         compiles: bool = False,
+        precision: Precision = "32-true",
     ) -> None:
         if fabric is None:
             from lightning_fabric import Fabric
 
-            fabric = Fabric(accelerator="cpu", devices=1)
+            fabric = Fabric(accelerator="cpu", devices=1, precision=precision)
         self.fabric = fabric
         self.backbone = backbone.to(fabric.device)
+        if self.precision == "bf16-mixed":
+            self.backbone.keep_cast(torch.bfloat16)
         self.transforms = transforms
         self.seed = seed
         self.batch_size = batch_size
@@ -120,7 +125,7 @@ class Engine:
         return {
             "backbone": self.backbone.weights_hash,
             "transforms": self.transforms.id,
-            "precision": str(self.fabric.strategy.precision.precision),
+            "precision": self.precision,
             "processes": self.fabric.world_size,
             **({"compiled": True} if self.compiles else {}),
             "seed": self.seed,
@@ -194,6 +199,12 @@ class Engine:
         """Pixels [N, 3, s, s] -> features [S, N, d], computed in the run's precision and returned in fp32."""
         with self.fabric.autocast():
             return self.backbone.features(pixels.to(self.fabric.device), tunings, reading)
+
+    @property
+    def precision(self) -> Precision:
+        """What the backbone computes in."""
+        name: Precision = self.fabric.strategy.precision.precision
+        return name
 
     def _gathered(self, parts: list[Tensor], mine: np.ndarray, total: int, subspaces: int) -> Tensor:
         """Gather the shares of all processes in the original order. Padding is recognised by its position -1."""

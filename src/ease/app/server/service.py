@@ -29,6 +29,7 @@ from ease.errors import EaseError
 from ease.storage.files import make_folder, read_json, write_json
 from ease.storage.lock import BusyError, WriterLock
 from ease.storage.model_directory import ModelDirectory
+from ease.training.hardware import AskedPrecision, app_precision
 
 PREFIX = "ease-serve-"
 DECODERS = min(4, os.cpu_count() or 1)
@@ -47,6 +48,7 @@ class Service:
         model: Model directory.
         weights: Weights file of the backbone, if it is not the embedded one.
         budget: Passes per image when predicting; all that the model has if None.
+        precision: What the backbone computes in, as for `Classifier.open`; learning, too.
         host: Address that the server listens on.
         token: Token that changes need; without one, the host must be this machine.
         work: Folder for uploads while they are needed; the system's temporary folder if None.
@@ -65,6 +67,7 @@ class Service:
         *,
         weights: Path | None = None,
         budget: int | None = None,
+        precision: AskedPrecision | None = None,
         host: str = "127.0.0.1",
         token: str | None = None,
         work: Path | None = None,
@@ -83,6 +86,7 @@ class Service:
         self.tracing, self.shared = tracing or NoTracing(), shared or SharedResources(self.limits)
         self._weights = None if weights is None else weights.resolve()
         self._budget = budget
+        self._precision = app_precision(precision)
         self._work, self._start = work, start
         if collect_unsure and not inbox:
             raise EaseError("collecting unsure photos (--collect-unsure) needs the inbox: add --inbox")
@@ -112,6 +116,7 @@ class Service:
                 self.path,
                 self._weights,
                 budget=self._budget,
+                precision=self._precision,
                 log=self.log,
                 metrics=self.metrics,
                 tracing=self.tracing,
