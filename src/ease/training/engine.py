@@ -55,9 +55,7 @@ class Engine:
         precision: Precision = "32-true",
     ) -> None:
         if fabric is None:
-            from lightning_fabric import Fabric
-
-            fabric = Fabric(accelerator="cpu", devices=1, precision=precision)
+            fabric = _cpu_fabric(precision)
         self.fabric = fabric
         self.backbone = backbone.to(fabric.device)
         if self.precision == "bf16-mixed":
@@ -244,3 +242,14 @@ class Engine:
                 raise SystemExit(0)  # the process that failed prints the error and sets the exit code
         if failure is not None:
             raise failure
+
+
+def _cpu_fabric(precision: Precision) -> Any:
+    """A single process on the CPU."""
+    from lightning_fabric import Fabric
+    from lightning_fabric.plugins.precision import MixedPrecision
+
+    if precision == "32-true":
+        return Fabric(accelerator="cpu", devices=1)
+    # As an object: asked for by its name, Fabric would print a line about it.
+    return Fabric(accelerator="cpu", devices=1, plugins=[MixedPrecision(precision, "cpu")])
