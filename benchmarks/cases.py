@@ -28,6 +28,7 @@ from ease.streams.datasets import load_dataset
 from ease.streams.protocol import make_stream
 from ease.streams.transforms import DRAWS, Transforms
 from ease.training.engine import Engine
+from ease.training.hardware import Precision
 from ease.training.randomness import counter, permutation, uniforms
 from ease.tuning import Adapter
 
@@ -164,9 +165,16 @@ class World:
         self.transforms = Transforms(self.backbone.pixels, self.stream.augmentation)
         self.settings = EaseSettings(**case.settings)
 
-    def engine(self, checkpoints: Path | None = None) -> Engine:
+    def engine(self, checkpoints: Path | None = None, precision: Precision = "32-true") -> Engine:
         """What our code learns with."""
-        return Engine(self.backbone, self.transforms, seed=SEED, batch_size=BATCH, checkpoints=checkpoints)
+        return Engine(
+            self.backbone,
+            self.transforms,
+            seed=SEED,
+            batch_size=BATCH,
+            checkpoints=checkpoints,
+            precision=precision,
+        )
 
     def naive(self, stream: Stream | None = None, alone: bool = False) -> NaiveEase:
         """The naive learner on the same stream, or on another one.
@@ -191,15 +199,20 @@ class World:
         """Of the first task's classes, in turns."""
         return torch.arange(batch) % len(self.stream.tasks[0].classes)
 
-    def training_step(self, batch: int, compiled: bool = False) -> Callable[[], float]:
+    def training_step(
+        self, batch: int, compiled: bool = False, precision: Precision = "32-true"
+    ) -> Callable[[], float]:
         """One step of our training on random pixels: forwards, backwards, update; it gives the loss."""
         pixels, labels = self.pixels(batch), self.labels(batch)
-        module = Ease(self.engine(), self.settings).new_subspace(self.stream.tasks[0]).train()
+        engine = self.engine(precision=precision)
+        module = Ease(engine, self.settings).new_subspace(self.stream.tasks[0]).train()
         optimizer = self.settings.make_optimizer(module)
         forward = torch.compile(module) if compiled else module
 
         def step() -> float:
-            loss = F.cross_entropy(forward(pixels), labels)
+            with engine.fabric.autocast():
+                logits = forward(pixels)
+            loss = F.cross_entropy(logits.float(), labels)
             loss.backward()
             optimizer.step()
             optimizer.zero_grad()

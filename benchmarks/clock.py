@@ -17,6 +17,7 @@ TURN = 0.5
 """Seconds a turn of both lasts at least: shorter work is repeated within it, or the scheduler would be measured."""
 
 Work = Callable[[], object]
+Stopwatch = Callable[[Work], tuple[object, float]]
 T = TypeVar("T")
 
 
@@ -47,11 +48,18 @@ def cpu_timed(work: Callable[[], T]) -> tuple[T, float]:
     return found, time.process_time() - start
 
 
-def alternating(naive: Work, ours: Work, repeats: int = REPEATS) -> Pair:
+def alternating(naive: Work, ours: Work, repeats: int = REPEATS, watch: Stopwatch | None = None) -> Pair:
     """Medians over turns: of the seconds of each, and of the ratio within a turn.
 
     In a turn the two are called one after the other, and who is first changes, so that both meet the same machine.
+
+    Args:
+        naive: one side.
+        ours: the other one.
+        repeats: turns.
+        watch: what takes the seconds; `timed` if None.
     """
+    watch = watch or timed
     works, turns = (naive, ours), []
     both = sum(_warm(work) for work in works)
     calls = math.ceil(TURN / both)
@@ -59,7 +67,7 @@ def alternating(naive: Work, ours: Work, repeats: int = REPEATS) -> Pair:
         seconds = [0.0, 0.0]
         for call in range(calls):
             for which in (0, 1) if (turn + call) % 2 == 0 else (1, 0):
-                seconds[which] += timed(works[which])[1]
+                seconds[which] += watch(works[which])[1]
         turns.append(Pair.once(seconds[0] / calls, seconds[1] / calls))
     return Pair(*(statistics.median(values) for values in zip(*turns, strict=True)))
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from benchmarks.arithmetic import Arithmetic, naive_work, our_work
 from benchmarks.cases import World, as_naive
-from benchmarks.clock import REPEATS, Pair, alternating, matmul_peak
+from benchmarks.clock import REPEATS, Pair, alternating, cpu_timed, matmul_peak
 from benchmarks.memory import in_a_child
 from benchmarks.naive import NaiveEase
 from benchmarks.runs import Taught, race
@@ -21,9 +21,12 @@ from ease.errors import EaseError
 from ease.methods.ease import Ease
 from ease.progress import Progress
 from ease.streams import Stream
+from ease.training.hardware import computes_bf16
 from ease.tuning import Adapter
 
 NEVER_BELOW = 0.97
+FASTER_FEATURES, FASTER_STEPS = 1.7, 1.5
+"""How many times faster bf16 should be."""
 MEMORY = (256, 16)
 """MB given to --feature-memory."""
 
@@ -189,6 +192,45 @@ def peak_rows(world: World, grid: Grid, progress: Progress) -> list[Row]:
     ]
 
 
+def precision_rows(world: World, grid: Grid, progress: Progress) -> list[Row]:
+    """bf16 against fp32, both by our code; none where the machine emulates bf16.
+
+    The seconds are those of the processor, so that other programs on the machine do not count.
+    """
+    name, batch = world.case.backbone, max(grid.batches)
+    if not computes_bf16(torch.device("cpu")):
+        progress.say(f"{name}: this machine does not compute bf16 natively, so its rows are left out")
+        return []
+    exact, rough = world.engine(), world.engine(precision="bf16-mixed")
+    pixels = world.pixels(batch)
+    pairs = []
+    with progress.bar(f"{name}: precision", 2 + len(grid.steps)) as advance:
+        for subspaces in (1, grid.main):
+            tunings = world.adapters(subspaces, max(grid.ranks))
+            works = (partial(e.features_of_pixels, pixels, tunings) for e in (exact, rough))
+            what = f"features, S = {subspaces}, r = {max(grid.ranks)}, batch {batch}"
+            pairs.append((what, alternating(*works, grid.repeats, cpu_timed), FASTER_FEATURES))
+            advance(1)
+        for steps in grid.steps:
+            works = (world.training_step(steps, precision=p) for p in ("32-true", "bf16-mixed"))
+            what = f"training step, r = {world.settings.rank}, batch {steps}"
+            pairs.append((what, alternating(*works, grid.repeats, cpu_timed), FASTER_STEPS))
+            advance(1)
+    return [
+        Row(
+            name,
+            "precision",
+            f"bf16 (ours) over fp32 (naive): {what}",
+            1e3 * pair.naive,
+            1e3 * pair.ours,
+            "ms",
+            pair.ratio,
+            wanted=None if grid.is_quick else wanted,
+        )
+        for what, pair, wanted in pairs
+    ]
+
+
 def memory_rows(world: World, grid: Grid, progress: Progress) -> list[Row]:
     """Peak memory of a run, against the naive one's and what `--feature-memory` allows on top."""
     name, rows = world.case.backbone, []
@@ -249,6 +291,7 @@ SHORT: dict[str, Measure] = {
     "latency": latency_rows,
     "peak": peak_rows,
     "memory": memory_rows,
+    "precision": precision_rows,
 }
 
 

@@ -18,7 +18,7 @@ from ease.errors import EaseError
 from ease.reporting.figures.drawing import INK, LABEL_SIZE, MUTED, PALETTE, PAPER, save, style
 from ease.storage.files import make_folder, read_json, write_atomic, write_json
 
-PARTS = ("run", "forward", "step", "latency", "peak", "memory")
+PARTS = ("run", "forward", "step", "latency", "peak", "memory", "precision")
 """What is measured, in the table's order."""
 
 BACKBONES = list(CASES)

@@ -15,6 +15,7 @@ from ease.filesystem import exists, read_text, shown
 from ease.methods import current_settings, faults, find_method
 from ease.presets import preset_place, preset_values
 from ease.streams.protocol import canonical
+from ease.training.hardware import AskedPrecision, Precision, device_of, resolve_precision
 
 FILE_LIMIT = 2**20
 """Bytes of a configuration file."""
@@ -101,9 +102,10 @@ class RunConfig(Adjustable):
     cpus: int = Field(
         1, ge=1, le=1024, description="cores that a run gets on a Ray cluster", json_schema_extra=RUNTIME
     )
-    precision: Literal["32-true", "bf16-mixed"] = Field(
+    precision: AskedPrecision = Field(
         # Far more than the last bits: trainings in bf16 end elsewhere.
         "32-true",
+        description="32-true, bf16-mixed, or auto, which is replaced by the one that suits this machine",
         json_schema_extra=RESULT,
     )
     compile: bool = Field(
@@ -132,6 +134,12 @@ class RunConfig(Adjustable):
         json_schema_extra=RUNTIME,
     )
     settings: dict[str, Any] = Field(default_factory=dict, json_schema_extra=RESULT)
+
+    @field_validator("precision")
+    @classmethod
+    def _resolved(cls, precision: AskedPrecision, info: ValidationInfo) -> Precision:
+        """Never `auto`: all runs of a grid compute alike, wherever they are made, and records say in what."""
+        return resolve_precision(precision, device_of(str(info.data.get("accelerator"))))
 
     @field_validator("settings")
     @classmethod

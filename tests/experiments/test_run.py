@@ -253,6 +253,17 @@ def _killed_at_the_second_stage(folder: Path) -> None:
     start_run(quick(), folder, [])
 
 
+@pytest.mark.parametrize("native", [True, False])
+def test_auto_is_recorded_as_what_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, native: bool
+) -> None:
+    monkeypatch.setattr("ease.training.hardware.computes_bf16", lambda device: native)
+    record = start_run(quick(precision="auto"), tmp_path / "run", [])
+    used = "bf16-mixed" if native else "32-true"
+    assert record.config.precision == used
+    assert ModelDirectory(tmp_path / "run" / "model").manifest().precision == used
+
+
 def test_a_run_in_bf16_learns_and_says_where_it_is_only_emulated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: tuple[Path, RunRecord, list[str]]
 ) -> None:

@@ -25,6 +25,7 @@ from ease.progress import Progress, Quiet
 from ease.streams.intake import LabelledImages
 from ease.streams.transforms import Transforms
 from ease.training.engine import Engine
+from ease.training.hardware import app_precision
 
 FALSE_ALARMS = 0.02
 """The expected share of photos with right labels that are named nevertheless."""
@@ -318,4 +319,5 @@ def _features(learner: Learner, pixels: Tensor, tunings: list[Any]) -> Callable[
 def _embedded() -> Learner:
     """A learner that knows nothing, on the embedded backbone."""
     method, backbone = find_method(METHOD), load_backbone()
-    return method(Engine(backbone, Transforms(backbone.pixels)), method.Settings())
+    engine = Engine(backbone, Transforms(backbone.pixels), precision=app_precision())
+    return method(engine, method.Settings())

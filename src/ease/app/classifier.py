@@ -43,6 +43,7 @@ from ease.streams.intake.sources import AllowUrls
 from ease.streams.stream import Augmentation
 from ease.streams.transforms import Transforms
 from ease.training.engine import Engine
+from ease.training.hardware import AskedPrecision, app_precision
 
 Augment = Literal["photos", "gentle"]
 AUGMENTATIONS: dict[str, Augmentation] = {
@@ -91,6 +92,7 @@ class Classifier(StoredModel):
         settings: Mapping[str, Any] | None = None,
         seed: int = 1993,
         write: bool = True,
+        precision: AskedPrecision | None = None,
     ) -> Classifier:
         """Make a new model that knows no class yet.
 
@@ -106,6 +108,9 @@ class Classifier(StoredModel):
             seed: Random seed, from 0 to 2^32 - 1.
             write: Write the empty model at once, so that other processes can open it. If False, the folder is created
                 by the first successful `learn`, and a failure before that leaves nothing on disk.
+            precision: What the backbone computes in: `32-true`, `bf16-mixed`, or `auto`, which is bf16 where the
+                processor computes it natively, else fp32. If None, what the environment variable `EASE_PRECISION`
+                says, else `auto`. See docs/how-to/precision.md.
 
         Returns:
             The classifier, with no classes.
@@ -119,9 +124,15 @@ class Classifier(StoredModel):
         learner_type = find_method(method)
         chosen = _settings(learner_type, settings or {}, backbone)
         frozen = load_backbone(backbone, weights=weights, input_size=input_size)
-        engine = Engine(frozen, Transforms(frozen.pixels, AUGMENTATIONS[augment]), seed=seed)
+        engine = Engine(
+            frozen,
+            Transforms(frozen.pixels, AUGMENTATIONS[augment]),
+            seed=seed,
+            precision=app_precision(precision),
+        )
         learner = learner_type(engine, chosen)
-        created = cls(directory, engine, learner, empty_manifest(augment), weights=weights)
+        manifest = empty_manifest(augment, engine.precision)
+        created = cls(directory, engine, learner, manifest, weights=weights)
         if write:
             created._save()
         return created
@@ -134,6 +145,7 @@ class Classifier(StoredModel):
         *,
         budget: int | None = None,
         backbone: Backbone | None = None,
+        precision: AskedPrecision | None = None,
     ) -> Classifier:
         """Open a saved model: one made by `create`, or by a run of an exemplar-free method.
 
@@ -145,12 +157,15 @@ class Classifier(StoredModel):
                 docs/how-to/performance.md. It is not saved, and confidences are fitted without it.
             backbone: The model's backbone if it is in memory already, such as that of another model; it is loaded if
                 None. One that is not the model's is an error.
+            precision: What the backbone computes in from now on, as in `create`; the model may have been learned in
+                another precision.
 
         Returns:
             The classifier at the model's current generation.
         """
         directory = ModelDirectory(path)
         manifest = directory.manifest()
+        computes_in = app_precision(precision)
         frozen = backbone_of(directory, weights) if backbone is None else backbone
         with making_sense(directory):
             augmentation = AUGMENTATIONS[manifest.augmentation or "photos"]
@@ -158,6 +173,7 @@ class Classifier(StoredModel):
                 frozen,
                 Transforms(frozen.pixels, augmentation),
                 seed=1993 if manifest.seed is None else manifest.seed,
+                precision=computes_in,
             )
             learner, manifest = restored(directory, engine)
             return cls(directory, engine, learner, manifest, budget, weights)
@@ -170,6 +186,7 @@ class Classifier(StoredModel):
         *,
         weights: Path | str | None = None,
         settings: Mapping[str, Any] | None = None,
+        precision: AskedPrecision | None = None,
         **options: Any,
     ) -> Classifier:
         """Open the model in a folder, or make a new one there: the same line works every month.
@@ -179,6 +196,7 @@ class Classifier(StoredModel):
             backbone: As in `create`.
             weights: Weights file of the backbone. An existing model finds the file that it was made with by itself.
             settings: As in `create`.
+            precision: As in `create`. An existing model may be opened in another one.
             options: `method`, `input_size`, `augment` and `seed` as in `create`. For an existing model, what is given
                 (and is not None) must be what it was made with.
 
@@ -190,9 +208,11 @@ class Classifier(StoredModel):
         }
         directory = ModelDirectory(path)
         if not directory.exists:
-            return cls.create(path, weights=weights, settings=settings, write=False, **given)
+            return cls.create(
+                path, weights=weights, settings=settings, write=False, precision=precision, **given
+            )
         check_repeated(path, directory.manifest(), given)
-        classifier = cls.open(path, weights)
+        classifier = cls.open(path, weights, precision=precision)
         learner = classifier.learner
         wanted = _settings(type(learner), settings or {}, learner.backbone.name)
         check_repeated_settings(path, learner.settings, {key: getattr(wanted, key) for key in settings or {}})
@@ -416,6 +436,7 @@ class Classifier(StoredModel):
         learn_from, held_out = self._learn_new(photos, new)
         if again:
             extendable(self._learner).extend(_of_classes(photos, again, known))
+        self._learned_in = self.precision
         self._corrections = remembered(self._corrections, named or {}, self.known)
         pictures = self._make_thumbnails(photos, new) if thumbnails else {}
         return self._conclude(photos, new, again, learn_from, held_out, pictures)

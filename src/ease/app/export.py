@@ -149,7 +149,8 @@ def export_onnx(path: Path, out: Path, *, weights: Path | None = None, check: bo
     directory = model_directory(path)
     durable.check_place(out)
     _need_packages(check)
-    learner, manifest = open_model(directory.path, weights)
+    # Graphs are fp32: runtimes convert them themselves, and the check compares with what they compute.
+    learner, manifest = open_model(directory.path, weights, precision="32-true")
     if not learner.classes:
         raise EaseError(f"the model in {directory.path} knows no class yet: teach it some with learn")
     with making_sense(directory):

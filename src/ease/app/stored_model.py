@@ -29,6 +29,7 @@ from ease.storage.manifest import HistoryEntry, Manifest
 from ease.storage.model_directory import ModelDirectory
 from ease.streams.intake import class_name
 from ease.training.engine import Engine
+from ease.training.hardware import Precision
 
 UNWRITTEN = 0
 """The generation number of a model that has not been written to disk yet."""
@@ -71,6 +72,7 @@ class StoredModel:
         self._augment: str = manifest.augmentation or "photos"
         self._kept: dict[int, str] = {int(i): name for i, name in manifest.kept_images.items()}
         self._corrections = dict(manifest.corrections)
+        self._learned_in = manifest.learned_in
         self._next_id = len(self._classes) if manifest.next_id is None else manifest.next_id
         self.generation = manifest.generation
 
@@ -101,6 +103,11 @@ class StoredModel:
     def learner(self) -> Learner:
         """The method with everything it has learned."""
         return self._learner
+
+    @property
+    def precision(self) -> Precision:
+        """What the backbone computes in: `32-true` or `bf16-mixed`. What the model last learned in is in `facts`."""
+        return self._engine.precision
 
     @property
     def classes(self) -> list[str]:
@@ -212,7 +219,10 @@ class StoredModel:
                 yield
             except BaseException:
                 if self.generation == UNWRITTEN:
-                    self._load(type(self._learner)(self._engine, settings), empty_manifest(self._augment))
+                    self._load(
+                        type(self._learner)(self._engine, settings),
+                        empty_manifest(self._augment, self.precision),
+                    )
                 else:
                     with making_sense(self._directory):
                         self._load(*restored(self._directory, self._engine))
@@ -239,6 +249,7 @@ class StoredModel:
                 more=more,
                 keep=[name for name in self._kept.values() if name not in (more or {})],
                 weights=self._weights,
+                precision=self._learned_in,
                 calibration=self._calibration.as_json() if self._calibration.calibrated else None,
                 **extra,
             )
@@ -258,7 +269,12 @@ def restored(directory: ModelDirectory, engine: Engine) -> tuple[Learner, Manife
     return learner, manifest
 
 
-def empty_manifest(augment: str) -> Manifest:
+def empty_manifest(augment: str, precision: str) -> Manifest:
     """The manifest of a model without classes that is in memory only. It is never written."""
-    known: dict[str, Any] = {"classes": [], "augmentation": augment, "generation": UNWRITTEN}
+    known: dict[str, Any] = {
+        "classes": [],
+        "augmentation": augment,
+        "precision": precision,
+        "generation": UNWRITTEN,
+    }
     return Manifest.model_construct(**known)

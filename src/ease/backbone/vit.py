@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ease.backbone.block import check_supported, has_plain_mlp, reads_class_token_alone, run_block
+from ease.backbone.casting import cast_copy
 from ease.backbone.ports import Departure, Shape, Tuning
 from ease.backbone.reading import Layers, Reading
 from ease.backbone.trunk import Trunk, embed
@@ -69,6 +70,7 @@ class Backbone:
         check_supported(vit, name)
         frozen: Any = vit.eval().requires_grad_(False)
         self.vit = frozen
+        self._cast: dict[torch.dtype, Any] = {}
         self.name = name
         self.weights_hash = weights_hash
         self.pixels = pixels
@@ -97,8 +99,26 @@ class Backbone:
 
     def to(self, device: torch.device | str) -> Backbone:
         """Move the frozen weights."""
+        if self.device != torch.device(device):
+            self._cast.clear()
         self.vit.to(device)
         return self
+
+    def keep_cast(self, dtype: torch.dtype) -> None:
+        """Keep a copy of the weights of all matrix products in `dtype`, which autocast to that type uses.
+
+        Without it, autocast converts them again in every call, since it remembers only weights that are trained. The
+        results are the same. All other weights, such as those of norms, are shared with the model in fp32.
+        """
+        if dtype not in self._cast:
+            self._cast[dtype] = cast_copy(self.vit, dtype)
+
+    def _base(self) -> Any:
+        """The frozen model to compute with: inside autocast the copy in its type, if there is one."""
+        kind = self.device.type
+        if self._cast and torch.is_autocast_enabled(kind):
+            return self._cast.get(torch.get_autocast_dtype(kind), self.vit)
+        return self.vit
 
     def parameter_count(self) -> int:
         """Weights a feature passes through; the classifier that came with the file does not count."""
@@ -118,7 +138,7 @@ class Backbone:
         tuning = PTM if tuning is None else tuning
         if isinstance(reading, Layers):
             reading.check(self.shape.depth)
-        vit: Any = tuning.vit() or self.vit
+        vit: Any = tuning.vit() or self._base()
         return self._run(embed(vit, images, tuning), tuning, reading)
 
     @torch.no_grad()
@@ -150,7 +170,7 @@ class Backbone:
 
     def _features(self, images: Tensor, asked: list[Tuning], reading: Reading, at_once: int | None) -> Tensor:
         found: dict[int, list[Tensor]] = {}
-        trunk = Trunk(self.vit, images)
+        trunk = Trunk(self._base(), images)
         groups: dict[str, list[int]] = {}
         for position, tuning in enumerate(asked):
             groups.setdefault(tuning.group(), []).append(position)
@@ -169,7 +189,7 @@ class Backbone:
             return
         for tuning in members:
             if tuning.departs == Departure.NOTHING:
-                yield self._run(embed(tuning.vit() or self.vit, images, tuning), tuning, reading)
+                yield self._run(embed(tuning.vit() or self._base(), images, tuning), tuning, reading)
             else:
                 start = tuning.first_layer()
                 shared = [trunk.entering(layer + 1) for layer in range(self._first_read(reading), start)]
@@ -209,7 +229,7 @@ class Backbone:
 
         `earlier` are the tokens that left the blocks before `start`, as far as they are read.
         """
-        vit: Any = tuning.vit() or self.vit
+        vit: Any = tuning.vit() or self._base()
         norm: Any = tuning.norm() or vit.norm
         front, prompts = vit.num_prefix_tokens, 0
 

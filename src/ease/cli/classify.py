@@ -37,6 +37,7 @@ def learn(
         bool, typer.Option("--thumbnails", help="Keep one small picture of each new class in the model.")
     ] = False,
     weights: options.Weights = None,
+    precision: options.Precision = None,
     as_json: options.Json = False,
     method: options.NewMethod = None,
     tune: Annotated[
@@ -83,10 +84,13 @@ def learn(
         "augment": augment,
         "seed": seed,
     }
+    asked = options.asked_precision(precision)
     there = ModelDirectory(model).exists
 
     def open_model() -> Classifier:
-        return Classifier.open_or_create(model, weights=weights, settings=parse_sets(sets or []), **given)
+        return Classifier.open_or_create(
+            model, weights=weights, settings=parse_sets(sets or []), precision=asked, **given
+        )
 
     if inbox:
         _refuse_without_use(thumbnails, tune)

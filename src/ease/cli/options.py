@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, cast, get_args
 
 import typer
 
@@ -13,6 +13,7 @@ from ease.errors import EaseError, unknown
 
 if TYPE_CHECKING:
     from ease.experiments.executors import Executor
+    from ease.training.hardware import AskedPrecision
 
 NEW_MODEL = "Options for a new model"
 DATA = "Data"
@@ -84,6 +85,14 @@ Budget = Annotated[
     int | None,
     typer.Option(
         min=1, metavar="N", help="Maximum number of passes through the backbone per photo; default: no limit."
+    ),
+]
+Precision = Annotated[
+    str | None,
+    typer.Option(
+        metavar="auto|32-true|bf16-mixed",
+        help="What the backbone computes in; auto (default): bf16 where the hardware has it, else fp32. "
+        "See also EASE_PRECISION.",
     ),
 ]
 Unreadable = Annotated[
@@ -183,6 +192,15 @@ def refuse_or_skip(text: str) -> RefuseOrSkip:
     if text == "skip":
         return "skip"
     raise unknown("choice for --unreadable", text, ("refuse", "skip"))
+
+
+def asked_precision(text: str | None) -> AskedPrecision | None:
+    """The value of --precision."""
+    from ease.training.hardware import AskedPrecision
+
+    if text is not None and text not in get_args(AskedPrecision):
+        raise unknown("precision", text, get_args(AskedPrecision))
+    return cast("AskedPrecision | None", text)
 
 
 def allowed_urls(public: bool, private: bool) -> bool | Literal["private"]:

@@ -105,6 +105,7 @@ def predict(
     ] = 5,
     budget: options.Budget = None,
     weights: options.Weights = None,
+    precision: options.Precision = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -191,7 +192,7 @@ def predict(
     one_file = len(named) == 1 and what_is(named[0]) not in ("folder", "missing")
     single = one_file and every is None and not named[0].lower().endswith(".tar")
     damaged = options.refuse_or_skip(unreadable or ("refuse" if single else "skip"))
-    classifier = Classifier.open(model, weights, budget=budget)
+    classifier = Classifier.open(model, weights, budget=budget, precision=options.asked_precision(precision))
     if out is not None:
         if collect_unsure or why is not None:
             name = "--collect-unsure" if collect_unsure else "--explain"

@@ -94,7 +94,9 @@ def run(
     precision: Annotated[
         str | None,
         typer.Option(
-            metavar="32-true|bf16-mixed", help="Floating-point precision.", rich_help_panel=options.HARDWARE
+            metavar="32-true|bf16-mixed|auto",
+            help="What the backbone computes in; default: 32-true, so that records compare across machines.",
+            rich_help_panel=options.HARDWARE,
         ),
     ] = None,
     compile: Annotated[

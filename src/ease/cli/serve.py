@@ -43,6 +43,7 @@ def serve(
     ] = None,
     weights: options.Weights = None,
     budget: options.Budget = None,
+    precision: options.Precision = None,
     work: Annotated[
         Path | None,
         typer.Option(help="Folder for uploads until they are processed; default: a temporary one."),
@@ -130,6 +131,7 @@ def serve(
         "token": token,
         "weights": weights,
         "budget": budget,
+        "precision": options.asked_precision(precision),
         "work": work,
         "limits": accepted,
         "inbox": inbox,
@@ -150,11 +152,13 @@ def serve(
             "--tokens (EASE_TOKENS) belongs to --models: give the token of one model by EASE_TOKEN"
         )
     check_token(host, token)
-    _prepare(model, create, new, weights)
+    _prepare(model, create, new, weights, common["precision"])
     run(model, ray=ray, replicas=replicas or 2, **common)
 
 
-def _prepare(model: Path, create: bool, wanted: dict[str, str | None], weights: Path | None) -> None:
+def _prepare(
+    model: Path, create: bool, wanted: dict[str, str | None], weights: Path | None, precision: Any
+) -> None:
     """Create the model if that is asked for and there is none. A restarted server finds its model."""
     from ease.storage.model_directory import ModelDirectory
 
@@ -173,4 +177,4 @@ def _prepare(model: Path, create: bool, wanted: dict[str, str | None], weights: 
         return
     from ease.app.classifier import Classifier
 
-    Classifier.create(model, weights=weights, **given)  # type: ignore[arg-type]
+    Classifier.create(model, weights=weights, precision=precision, **given)  # type: ignore[arg-type]

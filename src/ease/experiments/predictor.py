@@ -151,7 +151,7 @@ class Predictor:
             engine.transforms.id,
             engine.backbone.weights_hash,
             tuning,
-            str(engine.fabric.strategy.precision.precision),
+            engine.precision,
             str(self.learner.reading),
         )
 

@@ -25,6 +25,7 @@ from ease.storage.model_directory import Generation, ModelDirectory
 from ease.streams import Stream
 from ease.streams.transforms import Transforms
 from ease.training.engine import Engine
+from ease.training.hardware import resolve_precision
 from ease.training.memory import Memory
 
 _NO_SENSE = (
@@ -46,6 +47,7 @@ def save_model(
     more: Files | None = None,
     keep: Sequence[str] = (),
     weights: Path | str | None = None,
+    precision: str | None = None,
     **fields: Any,
 ) -> int:
     """Write a new generation: what the learner is after its last task. Returns the generation's number.
@@ -58,6 +60,7 @@ def save_model(
         more: other files of the generation.
         keep: files of the generation before, carried over without being read.
         weights: file that the backbone was loaded from; its path is kept beside the model.
+        precision: what the model last learned in; that of the learner's engine if None.
         fields: further fields of `ModelState`, such as `history`.
     """
     files, meta = learner.state()
@@ -71,6 +74,7 @@ def save_model(
         classes=list(classes),
         passes_per_image=learner.passes_per_image(),
         learner=meta,
+        precision=precision or learner.engine.precision,
         **fields,
     )
     number = directory.commit(state, files, keep)
@@ -241,12 +245,31 @@ def backbone_of(directory: ModelDirectory, weights: Path | str | None = None) ->
 
 
 def open_model(
-    path: Path | str, weights: Path | str | None = None, fabric: Any = None, batch_size: int = 64
+    path: Path | str,
+    weights: Path | str | None = None,
+    fabric: Any = None,
+    batch_size: int = 64,
+    precision: str | None = None,
 ) -> tuple[Learner, Manifest]:
-    """A saved model, ready to score images: its backbone is loaded as the manifest says."""
+    """A saved model, ready to score images: its backbone is loaded as the manifest says.
+
+    Args:
+        path: The model directory.
+        weights: Weights file of the backbone; without it, `with_weights` finds it.
+        fabric: A launched Lightning Fabric; a single CPU process if None.
+        batch_size: Images per batch.
+        precision: What the backbone computes in, without a Fabric; what the model was learned in if None.
+    """
     directory = ModelDirectory(path)
     backbone = backbone_of(directory, weights)
-    engine = Engine(backbone, Transforms(backbone.pixels), fabric=fabric, batch_size=batch_size)
+    asked = precision or directory.manifest().learned_in
+    engine = Engine(
+        backbone,
+        Transforms(backbone.pixels),
+        fabric=fabric,
+        batch_size=batch_size,
+        precision=resolve_precision(asked, backbone.device),
+    )
     learner, manifest = restore_learner(directory, engine)
     check_answers(directory, learner)
     return learner, manifest

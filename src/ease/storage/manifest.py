@@ -126,6 +126,8 @@ class ModelState(ManifestPart):
         classes: in the order of the logits.
         passes_per_image: passes through the backbone for one prediction.
         learner: state of the method that is no tensor; the method checks it itself.
+        precision: what the backbone computed in when the model last learned; None in models of versions that only
+            knew 32-true, which is what it means.
         augmentation: what training images go through; only in models of the app, as all that follows.
         seed: random seed.
         next_id: id of the next new class.
@@ -145,6 +147,7 @@ class ModelState(ManifestPart):
     classes: list[ClassEntry]
     passes_per_image: Count
     learner: dict[str, Any]
+    precision: Text | None = None
     augmentation: Text | None = None
     seed: Count | None = None
     next_id: Count | None = None
@@ -214,6 +217,11 @@ class Manifest(ModelState):
     def bytes(self) -> int:
         """Size of the generation's files together."""
         return sum(entry.size for entry in self.files.values())
+
+    @property
+    def learned_in(self) -> str:
+        """The precision that the model last learned in."""
+        return self.precision or "32-true"
 
     @property
     def class_names(self) -> list[str]:

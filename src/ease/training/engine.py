@@ -16,6 +16,7 @@ from ease.progress import Progress, Quiet
 from ease.streams import ImageSet
 from ease.streams.transforms import Transforms
 from ease.training.fit import Training, VisitingOrder, fit
+from ease.training.hardware import Precision
 from ease.training.loading import Loader
 from ease.training.trainings import Finished, Trainings, training_key
 from ease.training.usage import Ledger, Phase
@@ -36,6 +37,7 @@ class Engine:
         progress: Where progress is shown.
         loader: Loads and caches decoded images.
         compiles: Whether trainings are compiled; see `ease.training.hardware`.
+        precision: What the backbone computes in, if there is no Fabric, which has a precision of its own.
     """
 
     def __init__(
@@ -51,13 +53,14 @@ class Engine:
         progress: Progress | None = None,
         loader: Loader | None = None,
         compiles: bool = False,
+        precision: Precision = "32-true",
     ) -> None:
         if fabric is None:
-            from lightning_fabric import Fabric
-
-            fabric = Fabric(accelerator="cpu", devices=1)
+            fabric = _cpu_fabric(precision)
         self.fabric = fabric
         self.backbone = backbone.to(fabric.device)
+        if self.precision == "bf16-mixed":
+            self.backbone.keep_cast(torch.bfloat16)
         self.transforms = transforms
         self.seed = seed
         self.batch_size = batch_size
@@ -137,7 +140,7 @@ class Engine:
         return {
             "backbone": self.backbone.weights_hash,
             "transforms": self.transforms.id,
-            "precision": str(self.fabric.strategy.precision.precision),
+            "precision": self.precision,
             "processes": self.fabric.world_size,
             **({"compiled": True} if self.compiles else {}),
             "seed": self.seed,
@@ -216,6 +219,12 @@ class Engine:
         with self.fabric.autocast():
             return self.backbone.features(pixels.to(self.fabric.device), tunings, reading)
 
+    @property
+    def precision(self) -> Precision:
+        """What the backbone computes in."""
+        name: Precision = self.fabric.strategy.precision.precision
+        return name
+
     def _gathered(self, share: Tensor, mine: list[np.ndarray], batches: list[np.ndarray]) -> Tensor:
         """Gather the batches of all processes in the order of the images. Padding is recognised by its position -1."""
         rounds = -(-len(batches) // self.fabric.world_size)
@@ -251,3 +260,14 @@ class Engine:
                 raise SystemExit(0)  # the process that failed prints the error and sets the exit code
         if failure is not None:
             raise failure
+
+
+def _cpu_fabric(precision: Precision) -> Any:
+    """A single process on the CPU."""
+    from lightning_fabric import Fabric
+    from lightning_fabric.plugins.precision import MixedPrecision
+
+    if precision == "32-true":
+        return Fabric(accelerator="cpu", devices=1)
+    # As an object: asked for by its name, Fabric would print a line about it.
+    return Fabric(accelerator="cpu", devices=1, plugins=[MixedPrecision(precision, "cpu")])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -95,7 +96,10 @@ class AdapterStack(Tuning):
         self._reads_stream = stream[:, None, None].to(like.device)
         self._reads = {a.reads for a in real}
         dim, depth = int(real[0].down[0].in_features), len(real[0].down)  # type: ignore[arg-type]
-        zeros = like.detach().new_zeros
+        # In the type of the products: autocast would convert frozen weights in each of them.
+        kind = like.device.type
+        dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else like.dtype
+        zeros = partial(like.detach().new_zeros, dtype=dtype)
         self.down = [zeros(self.copies, rank, dim) for _ in range(depth)]
         self.down_bias = [zeros(self.copies, 1, rank) for _ in range(depth)]
         self.up = [zeros(self.copies, dim, rank) for _ in range(depth)]

@@ -109,7 +109,12 @@ def predict_to_file(
     most = min(top_k, len(classifier.classes))
     rows = row_format(path, classifier.generation, most)
     check_place(path)
-    asked = {"model": model_identity(classifier), "number of classes": str(top_k), "budget": str(budget)}
+    asked = {
+        "model": model_identity(classifier),
+        "number of classes": str(top_k),
+        "budget": str(budget),
+        "precision": classifier.precision,
+    }
     parts = PartsFolder(path, rows, asked)
     with parts.hold(), (progress or Quiet()).bar("images", None) as advance:
         if parts.state.complete:
@@ -225,8 +230,9 @@ class PartsFolder:
             found = BulkState.model_validate(read_json(self._state_path))
         except ValidationError as error:
             raise self._other("its state.json is damaged") from error
+        before = {"precision": "32-true", **found.asked}  # earlier versions did not say it
         for key, value in self.state.asked.items():
-            if found.asked.get(key) != value:
+            if before.get(key) != value:
                 raise self._other(f"it was begun with another {key}")
         if found.complete and not exists(self.path):
             raise self._other("its file is gone")

@@ -220,6 +220,7 @@ class Jobs:
         written = {
             "model": str(self._model.path),
             "weights": None if self._weights is None else str(self._weights),
+            "precision": self._model.precision,
             "folder": str(order.folder),
             "images": dict(order.images),
             "extend": order.extend,

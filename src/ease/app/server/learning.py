@@ -54,7 +54,7 @@ def learn(order: dict[str, Any], report: Report) -> None:
 
     try:
         report({"progress": 0.01, "message": "opening the model"})
-        classifier = Classifier.open(order["model"], order["weights"])
+        classifier = Classifier.open(order["model"], order["weights"], precision=order.get("precision"))
         if order.get("inbox") is not None:
             learned = classifier.learn_inbox(only=order["inbox"], progress=JobProgress(report))
             report({"learned": asdict(learned)})

@@ -25,6 +25,7 @@ from ease.app.server.tracing import NoTracing
 from ease.errors import EaseError
 from ease.storage.manifest import Manifest
 from ease.storage.model_directory import ModelDirectory
+from ease.training.hardware import Precision
 
 BATCH = 64
 BATCH_WAIT = 0.002
@@ -101,6 +102,7 @@ class Model:
         path: The model directory.
         weights: Weights file of the backbone, if it is not the embedded one.
         budget: Passes per image; all that the model has if None.
+        precision: What the backbone computes in, as for `Classifier.open`.
         log: Where new generations are logged.
         metrics: Where batches are counted.
         batch: Largest number of images that go through the model together.
@@ -115,6 +117,7 @@ class Model:
         weights: Path | None = None,
         *,
         budget: int | None = None,
+        precision: Precision | None = None,
         log: Log,
         metrics: Metrics,
         batch: int = BATCH,
@@ -126,7 +129,7 @@ class Model:
         self._scorer: Scorer = scorer or InThisProcess()
         self.failure: EaseError | None = None
         self.when_failed: Callable[[], None] = lambda: None
-        self._weights, self._budget = weights, budget
+        self._weights, self._budget, self.precision = weights, budget, precision
         self._log, self._metrics, self._batch = log, metrics, batch
         self._tracing, self._backbones = tracing or NoTracing(), backbones or Backbones()
         self._directory = ModelDirectory(path)
@@ -320,6 +323,7 @@ class Model:
                 "generation",
                 generation=self._served.generation,
                 classes=len(self._served.classifier.classes),
+                precision=self._served.classifier.precision,
                 before=before and before.generation,
             )
             del before
@@ -334,7 +338,11 @@ class Model:
                 with self._backbones.loading:
                     frozen = self._backbones.of(self._directory, self._weights)
                     classifier = Classifier.open(
-                        self.path, self._weights, budget=self._budget, backbone=frozen
+                        self.path,
+                        self._weights,
+                        budget=self._budget,
+                        backbone=frozen,
+                        precision=self.precision,
                     )
                     return_memory()
             else:

@@ -23,6 +23,7 @@ from ease.app.server.several import ModelFolder
 from ease.app.server.telemetry import Log, bound_allocator
 from ease.app.server.tracing import NoTracing, make_tracing
 from ease.errors import EaseError
+from ease.training.hardware import AskedPrecision
 
 LOGGERS = ("uvicorn", "uvicorn.error", "uvicorn.asgi", "asyncio", "opentelemetry", "python_multipart", "PIL")
 """Their messages become lines of the log."""
@@ -38,6 +39,7 @@ def serve(
     token: str | None = None,
     weights: Path | None = None,
     budget: int | None = None,
+    precision: AskedPrecision | None = None,
     work: Path | None = None,
     limits: Limits | None = None,
     inbox: bool = False,
@@ -56,6 +58,7 @@ def serve(
         token: Token that changes need; required if other machines can reach the host.
         weights: Weights file of the backbone, if it is not the embedded one.
         budget: Passes per image when predicting; all that the model has if None.
+        precision: What the backbone computes in, as for `Classifier.open`; learning, too.
         work: Folder for uploads while they are needed; a temporary one if None.
         limits: Limits of requests and jobs.
         inbox: Keep photos whose answers are corrected, until they are learned.
@@ -73,6 +76,7 @@ def serve(
             model,
             weights=weights,
             budget=budget,
+            precision=precision,
             host=host,
             token=token,
             work=work,
@@ -102,6 +106,7 @@ def serve_several(
     tokens: Mapping[str, str] | None = None,
     weights: Path | None = None,
     budget: int | None = None,
+    precision: AskedPrecision | None = None,
     work: Path | None = None,
     limits: Limits | None = None,
     inbox: bool = False,
@@ -119,6 +124,7 @@ def serve_several(
         tokens: Name of a model -> its own token.
         weights: As for `serve`, for all models.
         budget: As for `serve`, for all models.
+        precision: As for `serve`.
         work: As for `serve`.
         limits: As for `serve`; those of connections are for all models together.
         inbox: As for `serve`, for all models.
@@ -138,6 +144,7 @@ def serve_several(
             tracing=tracing,
             weights=weights,
             budget=budget,
+            precision=precision,
             work=work,
             inbox=inbox,
             collect_unsure=collect_unsure,

@@ -30,6 +30,7 @@ from ease.errors import EaseError
 from ease.storage.files import make_folder, read_json, write_json
 from ease.storage.lock import BusyError, WriterLock
 from ease.storage.model_directory import ModelDirectory
+from ease.training.hardware import AskedPrecision, app_precision
 
 PREFIX = "ease-serve-"
 DECODERS = min(4, os.cpu_count() or 1)
@@ -48,6 +49,7 @@ class Service:
         model: Model directory.
         weights: Weights file of the backbone, if it is not the embedded one.
         budget: Passes per image when predicting; all that the model has if None.
+        precision: What the backbone computes in, as for `Classifier.open`; learning, too.
         host: Address that the server listens on.
         token: Token that changes need; without one, the host must be this machine.
         work: Folder for uploads while they are needed; the system's temporary folder if None.
@@ -67,6 +69,7 @@ class Service:
         *,
         weights: Path | None = None,
         budget: int | None = None,
+        precision: AskedPrecision | None = None,
         host: str = "127.0.0.1",
         token: str | None = None,
         work: Path | None = None,
@@ -86,6 +89,7 @@ class Service:
         self.tracing, self.shared = tracing or NoTracing(), shared or SharedResources(self.limits)
         self._weights = None if weights is None else weights.resolve()
         self._budget = budget
+        self._precision = app_precision(precision)
         self._work, self._start, self._scorer = work, start, scorer
         if collect_unsure and not inbox:
             raise EaseError("collecting unsure photos (--collect-unsure) needs the inbox: add --inbox")
@@ -115,6 +119,7 @@ class Service:
                 self.path,
                 self._weights,
                 budget=self._budget,
+                precision=self._precision,
                 log=self.log,
                 metrics=self.metrics,
                 tracing=self.tracing,
