@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -170,6 +170,7 @@ def predict(
         raise EaseError("say what to look at: photos, folders, a list with -, or a table with --from")
     _refuse_options_without_use(named, table, column, root, nul, allow_urls or allow_private_urls)
     urls = options.allowed_urls(allow_urls, allow_private_urls)
+    computes_in = options.asked_precision(precision)
     if to is not None:
         if table is None or collect_unsure or why is not None or every or unreadable == "refuse":
             raise EaseError(
@@ -178,7 +179,18 @@ def predict(
             )
         source = partial(source_inputs, table, root=root, column=column, allow_urls=urls)
         given = " ".join(str(part) for part in (table, root or "", column or "", urls))
-        _write_folder(model, source, to, given, kind or "parquet", top, budget, weights, ray)
+        _write_folder(
+            model,
+            source,
+            to,
+            given,
+            kind or "parquet",
+            top,
+            ray,
+            budget=budget,
+            weights=weights,
+            precision=computes_in,
+        )
         return
     inputs: Iterator[Input]
     if table is not None:
@@ -192,7 +204,7 @@ def predict(
     one_file = len(named) == 1 and what_is(named[0]) not in ("folder", "missing")
     single = one_file and every is None and not named[0].lower().endswith(".tar")
     damaged = options.refuse_or_skip(unreadable or ("refuse" if single else "skip"))
-    classifier = Classifier.open(model, weights, budget=budget, precision=options.asked_precision(precision))
+    classifier = Classifier.open(model, weights, budget=budget, precision=computes_in)
     if out is not None:
         if collect_unsure or why is not None:
             name = "--collect-unsure" if collect_unsure else "--explain"
@@ -252,9 +264,8 @@ def _write_folder(
     given: str,
     kind: str,
     top: int,
-    budget: int | None,
-    weights: Path | None,
     ray: str | None,
+    **how: Any,
 ) -> None:
     from ease.app.bulk import predict_to_folder
     from ease.progress import Bars
@@ -274,10 +285,9 @@ def _write_folder(
             source=given,
             kind=kind,
             top_k=top,
-            budget=budget,
-            weights=weights,
             executor=executor,
             progress=Bars(),
+            **how,
         )
     except KeyboardInterrupt:
         echo(f"the same command continues where this one was interrupted ({to})", err=True)

@@ -38,6 +38,7 @@ from ease.storage.files import (
     write_json,
 )
 from ease.storage.lock import WriterLock
+from ease.training.hardware import AskedPrecision, Precision
 
 FORMAT_NAMES = tuple(ending.removeprefix(".") for ending in FORMATS)
 
@@ -116,6 +117,7 @@ class ShareWork:
         top_k: number of classes to name for each image.
         budget: of passes for each image.
         weights: weights file of the backbone.
+        precision: what the backbone computes in, the same in every process.
     """
 
     model: Path
@@ -125,6 +127,7 @@ class ShareWork:
     top_k: int = 5
     budget: int | None = None
     weights: Path | None = None
+    precision: Precision = "32-true"
     _opened: list[Classifier] = field(default_factory=list, init=False, repr=False)
 
     def __getstate__(self) -> dict[str, object]:
@@ -134,7 +137,7 @@ class ShareWork:
     def classifier(self) -> Classifier:
         """The model, opened once in each process."""
         if not self._opened:
-            opened = Classifier.open(self.model, self.weights, budget=self.budget)
+            opened = Classifier.open(self.model, self.weights, budget=self.budget, precision=self.precision)
             if model_identity(opened) != self.identity:
                 raise EaseError(
                     f"the model in {self.model} has changed since the command was started: start it again"
@@ -215,6 +218,7 @@ def predict_to_folder(
     top_k: int = 5,
     budget: int | None = None,
     weights: Path | None = None,
+    precision: AskedPrecision | None = None,
     executor: SharesExecutor | None = None,
     progress: Progress | None = None,
 ) -> FolderWritten:
@@ -229,6 +233,7 @@ def predict_to_folder(
         top_k: Number of classes to name for each image.
         budget: Passes through the backbone per image; no limit if None.
         weights: Weights file of the backbone.
+        precision: What the backbone computes in, as for `Classifier.open`. `auto` is decided here, for all processes.
         executor: Where shares are done; in this process if None.
         progress: Where to show progress.
 
@@ -238,18 +243,26 @@ def predict_to_folder(
     if kind not in FORMAT_NAMES:
         raise unknown("format", kind, FORMAT_NAMES)
     check_folder_place(folder)
-    classifier = Classifier.open(model, weights, budget=budget)
+    classifier = Classifier.open(model, weights, budget=budget, precision=precision)
     identity = model_identity(classifier)
     _format(Path(f"x.{kind}"), classifier, top_k)  # a package that is missing is found at once
     asked = {
         "model": identity,
         "number of classes": str(top_k),
         "budget": str(budget),
+        "precision": classifier.precision,
         "source": source,
         "format": kind,
     }
     work = ShareWork(
-        model.absolute(), folder.absolute(), f".{kind}", identity, top_k, budget, _absolute(weights)
+        model.absolute(),
+        folder.absolute(),
+        f".{kind}",
+        identity,
+        top_k,
+        budget,
+        _absolute(weights),
+        classifier.precision,
     )
     summary = folder / "summary.json"
     if exists(summary):

@@ -26,6 +26,7 @@ from ease.cluster import import_ray, node_name
 from ease.errors import EaseError, one_line
 from ease.experiments.predictor import PredictionCancelledError
 from ease.storage.model_directory import ModelDirectory
+from ease.training.hardware import AskedPrecision, Precision, app_precision
 
 LOOK = 0.2
 """Seconds between two looks at whether a batch is still wanted, or a replica has caught up."""
@@ -41,6 +42,7 @@ class Replicas:
         count: Number of replicas.
         weights: Weights file of the backbone, if it is not the embedded one.
         budget: Passes per image; all that the model has if None.
+        precision: What the backbone computes in, as for `Classifier.open`. `auto` is decided here, for all replicas.
         log: Where replicas that come and go are logged.
     """
 
@@ -51,10 +53,12 @@ class Replicas:
         *,
         weights: Path | None = None,
         budget: int | None = None,
+        precision: AskedPrecision | None = None,
         log: Log | None = None,
     ) -> None:
         self.lanes = count
-        self._given = (model.resolve(), None if weights is None else weights.resolve(), budget)
+        place = None if weights is None else weights.resolve()
+        self._given = (model.resolve(), place, budget, app_precision(precision))
         self._log = log or Log()
         self._ray = import_ray()
         self._lock = threading.Lock()
@@ -192,14 +196,16 @@ def _cause(error: Any) -> EaseError:
 class _Replica:  # pragma: no cover - on a node
     """Scores batches with one of the last two generations that it has loaded."""
 
-    def __init__(self, model: Path, weights: Path | None, budget: int | None, version: str) -> None:
+    def __init__(
+        self, model: Path, weights: Path | None, budget: int | None, precision: Precision, version: str
+    ) -> None:
         self._node = node_name()
         if version != ease.__version__:
             raise EaseError(
                 f"{self._node} has ease {ease.__version__} in place of {version}: install the same"
             )
         torch.set_num_threads(1)
-        self._given, self._directory = (model, weights, budget), ModelDirectory(model)
+        self._given, self._directory = (model, weights, budget, precision), ModelDirectory(model)
         self._loaded: dict[str, Classifier] = {}
 
     def node(self) -> str:
@@ -208,12 +214,13 @@ class _Replica:  # pragma: no cover - on a node
 
     def take_over(self) -> str:
         """Load the current generation and return the checksum of its manifest."""
-        model, weights, budget = self._given
+        model, weights, budget, precision = self._given
         while (checksum := self._directory.manifest().checksum) not in self._loaded:
             before = next(reversed(self._loaded.values()), None)
-            found = (
-                before.reopened() if before is not None else Classifier.open(model, weights, budget=budget)
-            )
+            if before is None:
+                found = Classifier.open(model, weights, budget=budget, precision=precision)
+            else:
+                found = before.reopened()
             if self._directory.manifest().checksum == checksum:
                 self._loaded[checksum] = found
                 while len(self._loaded) > 2:

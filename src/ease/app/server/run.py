@@ -8,6 +8,7 @@ import signal
 import socket
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -71,7 +72,7 @@ def serve(
     check_token(host, token)
     with (
         _process(host, port, traces) as (listening, log, tracing),
-        _scorer(ray, replicas, model, weights, budget, log) as scorer,
+        _scorer(ray, replicas, model, log, weights=weights, budget=budget, precision=precision) as scorer,
         Service(
             model,
             weights=weights,
@@ -159,9 +160,7 @@ def serve_several(
 
 
 @contextlib.contextmanager
-def _scorer(
-    address: str | None, replicas: int, model: Path, weights: Path | None, budget: int | None, log: Log
-) -> Iterator[Scorer | None]:
+def _scorer(address: str | None, replicas: int, model: Path, log: Log, **how: Any) -> Iterator[Scorer | None]:
     """Replicas on a Ray cluster, if they are asked for."""
     if address is None:
         yield None
@@ -169,7 +168,7 @@ def _scorer(
     from ease.app.server.replicas import Replicas
     from ease.cluster import connected
 
-    with connected(address), Replicas(model, replicas, weights=weights, budget=budget, log=log) as found:
+    with connected(address), Replicas(model, replicas, log=log, **how) as found:
         yield found
 
 
