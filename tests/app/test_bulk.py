@@ -471,7 +471,9 @@ def test_a_stream_holds_one_batch_of_inputs_at_a_time(trained: Path) -> None:
     assert pulled == 128
 
 
-def test_a_command_that_is_killed_twice_continues(trained: Path, tmp_path: Path, digits: Digits) -> None:
+def test_a_command_that_is_killed_twice_continues(
+    ease: Ease, trained: Path, tmp_path: Path, digits: Digits
+) -> None:
     """SIGKILL at random moments after a part was written; each of 60 images has one row in the end."""
     pytest.importorskip("pyarrow")
     photos = write_folder(tmp_path / "photos", digits("0", "1", "2", count=20))
@@ -486,7 +488,8 @@ def test_a_command_that_is_killed_twice_continues(trained: Path, tmp_path: Path,
         "sys.argv = ['ease', *sys.argv[1:]]\n"
         "main()\n"
     )
-    command = [sys.executable, "-c", program, "predict", photos, "--model", trained, "--out", out]
+    words = ["predict", photos, "--model", trained, "--out", out]
+    command = [sys.executable, "-c", program, *words]
     state, rows = Path(f"{out}.parts") / "state.json", 0
     chance = random.Random(7)
     for _ in range(2):
@@ -500,7 +503,8 @@ def test_a_command_that_is_killed_twice_continues(trained: Path, tmp_path: Path,
         assert running.wait() == -signal.SIGKILL
         assert not out.exists()
         rows = json.loads(state.read_text())["rows"]
-    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=True)
-    assert f"{rows} of them by an earlier command" in done.stdout
+    done = ease(*words)
+    assert done.code == 0, done.err
+    assert f"{rows} of them by an earlier command" in done.out
     assert [row["file"] for row in read(out)] == names(photos)
     assert not state.parent.exists()

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +22,7 @@ from ease.app.card import model_card
 from ease.app.sharing import pull, push
 from ease.errors import EaseError
 from ease.reporting.significance import wilson
-from tests.app.conftest import Digits, refused
+from tests.app.conftest import Digits, Outcome, refused
 from tests.app.fake_hub import FakeHub, fake_hub
 
 
@@ -162,36 +165,65 @@ def test_the_token_is_not_carried_to_another_host_nor_sent_without_encryption(
 # --- the hub --------------------------------------------------------------------------------------
 
 
-def on_hub(hub: FakeHub, home: Path, *words: object) -> subprocess.CompletedProcess[str]:
-    """In a process of its own: the hub's client reads its address once, when it is imported."""
+COMMANDS = """
+import contextlib, io, json, sys
+from ease.cli import main
+for line in sys.stdin:
+    sys.argv, code, out, err = ["ease", *json.loads(line)], 0, io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            main()
+        except SystemExit as end:
+            code = end.code or 0
+    print(json.dumps([code, out.getvalue(), err.getvalue()]), flush=True)
+"""
+
+
+@contextmanager
+def on_hub(hub: FakeHub, home: Path) -> Iterator[Callable[..., Outcome]]:
+    """Commands in a process of their own: the hub's client reads its address once, when it is imported."""
     without = {key: value for key, value in os.environ.items() if not key.lower().endswith("_proxy")}
     environment = {**without, "HF_ENDPOINT": hub.url, "HF_TOKEN": "hf_test", "HF_HOME": str(home)}
     environment["HF_HUB_DISABLE_XET"] = environment["HF_HUB_DISABLE_TELEMETRY"] = "1"
-    code = "from ease.cli import main; main()"
-    line = [sys.executable, "-c", code, *map(str, words)]
-    return subprocess.run(line, env=environment, capture_output=True, text=True, timeout=120)
+    line = [sys.executable, "-c", COMMANDS]
+    with subprocess.Popen(
+        line, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        stopping = threading.Timer(120, process.kill)
+        stopping.start()
+
+        def run(*words: object) -> Outcome:
+            print(json.dumps([*map(str, words)]), file=process.stdin, flush=True)
+            return Outcome(*json.loads(process.stdout.readline()))  # type: ignore[union-attr]
+
+        yield run
+        process.stdin.close()
+        process.wait()
+        stopping.cancel()
 
 
 def test_a_model_goes_through_the_hubs_own_client(model: Path, hub: FakeHub, tmp_path: Path) -> None:
-    done = on_hub(hub, tmp_path / "home", "push", model, "hf://user/numbers", "--license", "mit")
-    assert done.returncode == 0, done.stderr + str(hub.calls)
-    root = "/user/numbers/resolve/main/"
-    assert {"README.md", "model.ease", "model.ease.sha256"} == {name.removeprefix(root) for name in hub.files}
-    assert hub.files[f"{root}README.md"].startswith(b"---\nlicense: mit\n")
-    assert {token for _, _, token in hub.calls} == {"Bearer hf_test"}
-    digest = hashlib.sha256(hub.files[f"{root}model.ease"]).hexdigest()
-    pulled = on_hub(
-        hub, tmp_path / "home", "pull", "hf://user/numbers", tmp_path / "again", "--sha256", digest
-    )
-    assert pulled.returncode == 0, pulled.stderr + str(hub.calls)
-    assert same(model, tmp_path / "again")
-    hub.files[f"{root}model.ease.sha256"] = b"0" * 64
-    failed = on_hub(hub, tmp_path / "home", "pull", "hf://user/numbers", tmp_path / "no")
-    assert failed.returncode == 2
-    assert "beside it" in failed.stderr
-    missing = on_hub(hub, tmp_path / "home", "pull", "hf://user/numbers/other.ease", tmp_path / "no")
-    assert missing.returncode == 2
-    assert "there is no model" in missing.stderr
+    with on_hub(hub, tmp_path / "home") as run:
+        done = run("push", model, "hf://user/numbers", "--license", "mit")
+        assert done.code == 0, done.err + str(hub.calls)
+        root = "/user/numbers/resolve/main/"
+        pushed = {name.removeprefix(root) for name in hub.files}
+        assert pushed == {"README.md", "model.ease", "model.ease.sha256"}
+        assert hub.files[f"{root}README.md"].startswith(b"---\nlicense: mit\n")
+        assert {token for _, _, token in hub.calls} == {"Bearer hf_test"}
+        digest = hashlib.sha256(hub.files[f"{root}model.ease"]).hexdigest()
+        pulled = run("pull", "hf://user/numbers", tmp_path / "again", "--sha256", digest)
+        assert pulled.code == 0, pulled.err + str(hub.calls)
+        assert same(model, tmp_path / "again")
+        hub.files[f"{root}model.ease.sha256"] = b"0" * 64
+        failed = run("pull", "hf://user/numbers", tmp_path / "no")
+        assert failed.code == 2
+        assert "beside it" in failed.err
+        missing = run("pull", "hf://user/numbers/other.ease", tmp_path / "no")
+        assert missing.code == 2
+        assert "there is no model" in missing.err
     assert set(names(tmp_path)) <= {"again", "home"}
 
 
