@@ -6,8 +6,9 @@ import logging
 import os
 import re
 import socket
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from typing import Any
 
 from ease.errors import EaseError, one_line
@@ -45,7 +46,7 @@ def import_ray() -> Any:
 
 @contextmanager
 def connected(address: str = HERE, object_store: int = OBJECT_STORE) -> Iterator[Any]:
-    """The module `ray`, connected to a cluster inside the `with`.
+    """The module `ray`, connected to a cluster inside the `with`. What is printed there goes to the error stream.
 
     Args:
         address: of a cluster that runs; `local` starts one on this machine, unless RAY_ADDRESS names another. A
@@ -74,7 +75,10 @@ def connected(address: str = HERE, object_store: int = OBJECT_STORE) -> Iterator
             "start it with 'ray start --head', or leave the address out"
         ) from error
     try:
-        yield ray
+        with redirect_stdout(
+            sys.stderr
+        ):  # where Ray prints that nodes were lost, between the lines of our JSON
+            yield ray
     finally:
         ray.shutdown()
 

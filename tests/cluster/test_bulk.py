@@ -7,6 +7,8 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ from ease.app.classifier import Classifier
 from tests.app.conftest import digits, write_folder
 from tests.app.test_bulk_folder import rows
 from tests.cluster.conftest import TwoNodes
-from tests.cluster.test_study import meanwhile, wait_for
+from tests.cluster.test_study import PATIENCE, ended, meanwhile, wait_for
 
 __all__ = ["digits"]
 PROGRAM = """
@@ -56,7 +58,8 @@ def undisturbed(model: Path, photos: Path, tmp_path_factory: pytest.TempPathFact
     return rows(out)
 
 
-def command(model: Path, photos: Path, out: Path, address: str) -> subprocess.Popen[str]:
+@contextmanager
+def command(model: Path, photos: Path, out: Path, address: str) -> Iterator[subprocess.Popen[str]]:
     words = [
         "predict",
         "--from",
@@ -71,13 +74,15 @@ def command(model: Path, photos: Path, out: Path, address: str) -> subprocess.Po
         address,
     ]
     pipe = subprocess.PIPE
-    return subprocess.Popen(
+    running = subprocess.Popen(
         [sys.executable, "-c", PROGRAM, *map(str, words)],
         stdout=pipe,
         stderr=pipe,
         text=True,
         env={**os.environ},
     )
+    with ended(running):
+        yield running
 
 
 def parts(out: Path) -> int:
@@ -101,12 +106,12 @@ def test_a_bulk_prediction_goes_on_when_a_node_is_lost(
         wait_for(lambda: any(f"/{node}" in path.read_text() for path in out.glob(".work/done/[0-9]*")))
         cluster.lose()
 
-    with meanwhile(lose):
-        running = command(model, photos, out, cluster.address)
-        printed, errors = running.communicate(timeout=180)
+    with meanwhile(lose), command(model, photos, out, cluster.address) as running:
+        printed, errors = running.communicate(timeout=PATIENCE)
     assert running.returncode == 1, errors
     assert f"wrote {IMAGES} rows to " in printed
     assert "images/s)" in printed
+    assert len(printed.splitlines()) == 1  # what Ray says of lost nodes is not among our output
     check(out, undisturbed)
 
 
@@ -116,13 +121,12 @@ def test_a_bulk_prediction_whose_command_is_killed_goes_on(
 ) -> None:
     out, before = tmp_path / "out", 0
     for _ in range(2):
-        running = command(model, photos, out, cluster.address)
-        wait_for(lambda before=before: parts(out) > before)
-        running.send_signal(signal.SIGKILL)
-        running.communicate(timeout=60)
+        with command(model, photos, out, cluster.address) as running:
+            wait_for(lambda before=before: parts(out) > before)
+            running.send_signal(signal.SIGKILL)
         before = parts(out)
-    running = command(model, photos, out, cluster.address)
-    printed, errors = running.communicate(timeout=180)
+    with command(model, photos, out, cluster.address) as running:
+        printed, errors = running.communicate(timeout=PATIENCE)
     assert running.returncode == 1, errors
     assert "of them by an earlier command" in printed
     check(out, undisturbed)

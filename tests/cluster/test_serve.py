@@ -24,7 +24,7 @@ from PIL import Image
 from ease.app.classifier import Classifier
 from tests.app.conftest import digits
 from tests.cluster.conftest import TwoNodes
-from tests.cluster.test_study import wait_for
+from tests.cluster.test_study import PATIENCE, wait_for
 
 __all__ = ["digits"]
 
@@ -52,7 +52,7 @@ def serving(model: Path, address: str) -> Iterator[Server]:
     process = subprocess.Popen(
         [sys.executable, "-m", "ease", *words],
         stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
+        stderr=subprocess.PIPE,
         text=True,
         env={**os.environ},
     )
@@ -60,7 +60,7 @@ def serving(model: Path, address: str) -> Iterator[Server]:
     lines: list[str] = []
 
     def read() -> None:
-        for line in process.stdout or ():
+        for line in process.stderr or ():
             lines.append(line)
             try:
                 log.append(json.loads(line))
@@ -69,14 +69,16 @@ def serving(model: Path, address: str) -> Iterator[Server]:
 
     threading.Thread(target=read, daemon=True).start()
     try:
-        found = wait_for(lambda: [m for line in lines if (m := re.search(r"http://127.0.0.1:(\d+)/", line))])
-        server = Server(process, log, int(found[0][1]))
+        assert process.stdout is not None
+        found = re.search(r"http://127.0.0.1:(\d+)/", process.stdout.readline())
+        assert found, "".join(lines)
+        server = Server(process, log, int(found[1]))
         wait_for(lambda: len(server.replicas("ready")) == 2)
         yield server
     finally:
         process.send_signal(signal.SIGTERM)
         try:
-            process.wait(30)
+            process.wait(PATIENCE)
         finally:
             process.kill()
     assert process.returncode == 0, "".join(lines[-5:])
@@ -100,7 +102,7 @@ class Client(threading.Thread):
         self.leave = threading.Event()
 
     def run(self) -> None:
-        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=120)
+        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=PATIENCE)
         body, headers = self._form
         while not self.leave.is_set():
             connection.request("POST", "/predict", body, headers)
@@ -121,7 +123,7 @@ def check(clients: list[Client], model: Path, image: Any) -> None:
     expected = Classifier.open(model).predict([image])[0]
     for client in clients:
         client.leave.set()
-        client.join(60)
+        client.join(PATIENCE)
         assert not client.is_alive()
         assert client.refused == []
         assert client.generations == sorted(client.generations)

@@ -32,6 +32,8 @@ rows:
   - {method: ease, set: {epochs: 30, rank: 8}, label: another rank}
 """
 LEASE = 4.0
+PATIENCE = 300.0
+"""Seconds to wait for what takes a few on a machine that has nothing else to do."""
 
 
 @pytest.fixture(scope="session")
@@ -48,7 +50,7 @@ def undisturbed(plan: Path, tmp_path_factory: pytest.TempPathFactory) -> list[di
     return [comparable(grid.record(cell)) for cell in cells]
 
 
-def wait_for(found: Callable[[], Any], seconds: float = 90) -> Any:
+def wait_for(found: Callable[[], Any], seconds: float = PATIENCE) -> Any:
     until = time.monotonic() + seconds
     while not (value := found()):
         assert time.monotonic() < until, "it did not happen"
@@ -70,7 +72,7 @@ def meanwhile(act: Callable[[], None]) -> Iterator[None]:
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
     yield
-    thread.join(60)
+    thread.join(PATIENCE)
     if failures:
         raise failures[0]
 
@@ -122,10 +124,23 @@ def test_a_study_goes_on_when_a_node_is_lost(
     assert not holder.node.endswith(f"/{node}")
 
 
-def command(plan: Path, out: Path, address: str) -> subprocess.Popen[str]:
+@contextmanager
+def ended(process: subprocess.Popen[str]) -> Iterator[None]:
+    """A command that is left when its test fails would keep the cores of the cluster."""
+    try:
+        yield
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@contextmanager
+def command(plan: Path, out: Path, address: str) -> Iterator[subprocess.Popen[str]]:
     words = [sys.executable, "-m", "ease", "study", str(plan), "--out", str(out), "--ray", address]
     pipe = subprocess.PIPE
-    return subprocess.Popen(words, stdout=pipe, stderr=pipe, text=True, env={**os.environ})
+    running = subprocess.Popen(words, stdout=pipe, stderr=pipe, text=True, env={**os.environ})
+    with ended(running):
+        yield running
 
 
 @pytest.mark.long
@@ -134,16 +149,16 @@ def test_a_study_whose_command_is_ended_goes_on_with_the_same_command(
     cluster: TwoNodes, plan: Path, undisturbed: list[dict[str, Any]], tmp_path: Path, how: signal.Signals
 ) -> None:
     grid, cells = Grid(tmp_path), load_study(str(plan)).cells()
-    first = command(plan, tmp_path, cluster.address)
-    wait_for(lambda: any(checkpoint(grid, cell) for cell in cells))
-    first.send_signal(how)
-    _, errors = first.communicate(timeout=60)
+    with command(plan, tmp_path, cluster.address) as first:
+        wait_for(lambda: any(checkpoint(grid, cell) for cell in cells))
+        first.send_signal(how)
+        _, errors = first.communicate(timeout=PATIENCE)
     assert first.returncode == (130 if how == signal.SIGINT else -signal.SIGKILL), errors
     # Ray ends the tasks of a command that is gone.
     wait_for(lambda: not any(grid.holder(cell) for cell in cells))
     assert any(grid.record(cell) is None for cell in cells)
-    second = command(plan, tmp_path, cluster.address)
-    _, errors = second.communicate(timeout=180)
+    with command(plan, tmp_path, cluster.address) as second:
+        _, errors = second.communicate(timeout=PATIENCE)
     assert second.returncode == 0, errors
     check(grid, cells, undisturbed)
     assert (tmp_path / "table.md").exists()
@@ -155,10 +170,10 @@ def test_a_node_that_joins_late_gets_work(
 ) -> None:
     cluster.lose()
     grid, cells = Grid(tmp_path), load_study(str(plan)).cells()
-    running = command(plan, tmp_path, cluster.address)
-    wait_for(lambda: any(checkpoint(grid, cell) for cell in cells))
-    joined = cluster.join()
-    _, errors = running.communicate(timeout=180)
+    with command(plan, tmp_path, cluster.address) as running:
+        wait_for(lambda: any(checkpoint(grid, cell) for cell in cells))
+        joined = cluster.join()
+        _, errors = running.communicate(timeout=PATIENCE)
     assert running.returncode == 0, errors
     assert joined in errors  # the table names both nodes
     check(grid, cells, undisturbed)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, TextIO
 
 import typer
 
 from ease.errors import printable
 
 
-def echo(text: str, *, err: bool = False, nl: bool = True) -> None:
+def echo(text: str, *, err: bool = False, nl: bool = True, file: TextIO | None = None) -> None:
     """Print text in which names of files or classes may stand: none of them can steer the terminal."""
-    typer.echo(printable(text), err=err, nl=nl)
+    typer.echo(printable(text), file=file, err=err, nl=nl)
 
 
 def listing(rows: list[dict[str, Any]], as_json: bool) -> None:

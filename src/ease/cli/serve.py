@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -137,7 +139,7 @@ def serve(
         "inbox": inbox,
         "collect_unsure": collect_unsure,
         "traces": traces,
-        "announce": echo,
+        "announce": partial(echo, file=sys.stdout),
     }
     if models is not None:
         if create or any(value is not None for value in new.values()):
