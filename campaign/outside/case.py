@@ -255,6 +255,8 @@ def judge(
     for name, text in (("stdout", out), ("stderr", err)):
         if "--debug" in case.argv:
             continue
+        if "FORCE_COLOR" in case.env:  # colours and bold letters are what it asks for, and nothing else
+            text = re.sub(r"\x1b\[[0-9;]*m", "", text)
         if "Traceback (most recent" in text:
             wrong.append(f"traceback on {name}: {text.strip().splitlines()[-1][:200]}")
         if HIDDEN.search(text):

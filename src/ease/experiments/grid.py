@@ -190,7 +190,7 @@ class Grid:
             else:
                 start_run(cell.config, folder.path, cell.notes, progress, shared=shared)
         except EaseError as error:
-            return error
+            return EaseError(str(error))  # the error itself would keep the cell's network in memory
         return None
 
 
