@@ -288,3 +288,8 @@ def test_forced_colours_draw_no_bars_into_a_file(
     with Bars().bar("checking", 3) as advance:
         advance(1)
     assert capsys.readouterr().err == ""
+
+
+def test_what_a_grid_tells_of_a_cell_is_one_line_in_a_file(capsys: pytest.CaptureFixture[str]) -> None:
+    Bars().say("cell: failed: " + "many words " * 30)
+    assert len(capsys.readouterr().err.splitlines()) == 1

@@ -81,4 +81,4 @@ class Bars:
                 self._rich.stop()
 
     def say(self, line: str) -> None:
-        self._console.print(printable(line), highlight=False, markup=False)
+        self._console.print(printable(line), highlight=False, markup=False, soft_wrap=True)
