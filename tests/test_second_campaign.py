@@ -17,12 +17,16 @@ from rich.text import Text
 
 from ease.app.prediction import Prediction
 from ease.app.server.limits import Limits
+from ease.backbone import zoo
 from ease.cli import output, predict
 from ease.config import resolve
 from ease.documents import parse_yaml, reason_of, shortened
 from ease.errors import EaseError, printable
+from ease.experiments.grid import Cell, Grid
 from ease.filesystem import content_digest
 from ease.methods import methods
+from ease.progress import Bars
+from ease.reporting.figures import drawing
 from ease.streams.intake.sources.rows import Table as TableOfPaths
 from tests.test_cli import ease, refused
 
@@ -215,3 +219,77 @@ def test_closed_streams_are_no_reason_to_fail(words: str, tmp_path: Path) -> Non
     done = fresh(code, tmp_path, preexec_fn=lambda: os.close(1))
     assert "Traceback" not in done.stderr
     assert done.returncode == (2 if words == "nothing" else 0)
+
+
+# --- memory and time ------------------------------------------------------------------------------
+
+
+def test_too_little_memory_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def hungry() -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("ease.backbone.zoo.backbone_list", hungry)
+    assert "not enough memory" in refused(ease("list", "backbones"))
+
+
+def test_a_cell_that_failed_keeps_nothing_in_memory(tmp_path: Path) -> None:
+    config, notes = resolve(
+        {"dataset": "folder", "data_root": str(tmp_path / "nowhere"), "method": "simplecil"}
+    )
+    error = Grid(tmp_path / "grid")._attempt(Cell(config, notes))
+    assert error is not None
+    assert error.__traceback__ is None
+    assert error.__cause__ is None
+
+
+def test_weights_that_could_not_be_fetched_are_not_asked_for_at_once_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = []
+    create = zoo.timm.create_model
+
+    def counted(name: str, pretrained: bool = False, **more: Any) -> Any:
+        if pretrained:
+            asked.append(name)
+            raise OSError("no network")
+        return create(name, **more)
+
+    monkeypatch.setattr(zoo.timm, "create_model", counted)
+    monkeypatch.setattr(zoo, "_unreachable", {})
+    for _ in range(3):
+        with pytest.raises(EaseError, match="cannot be fetched"):
+            zoo.load_backbone("test_vit2")
+    assert asked == ["test_vit2"]
+    monkeypatch.setattr(zoo.time, "monotonic", lambda: 1e12)
+    with pytest.raises(EaseError, match="cannot be fetched"):
+        zoo.load_backbone("test_vit2")
+    assert asked == ["test_vit2", "test_vit2"], "later it is tried again"
+
+
+def test_of_an_endless_title_only_the_beginning_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = []
+    right = drawing.text_width
+
+    def noted(texts: Any, *more: Any) -> float:
+        measured.extend(map(len, texts))
+        return right(texts, *more)
+
+    monkeypatch.setattr(drawing, "text_width", noted)
+    figure = drawing.Figure(figsize=(5, 4))
+    drawing.titles(figure, "a" * 100_000, "")
+    assert max(measured) <= drawing.LONGEST_TITLE
+    assert figure.texts[0].get_text().endswith("…")
+
+
+def test_forced_colours_draw_no_bars_into_a_file(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    with Bars().bar("checking", 3) as advance:
+        advance(1)
+    assert capsys.readouterr().err == ""
+
+
+def test_what_a_grid_tells_of_a_cell_is_one_line_in_a_file(capsys: pytest.CaptureFixture[str]) -> None:
+    Bars().say("cell: failed: " + "many words " * 30)
+    assert len(capsys.readouterr().err.splitlines()) == 1

@@ -61,7 +61,8 @@ class Bars:
             TimeRemainingColumn(),
             console=self._console,
             transient=True,
-            disable=not self._console.is_terminal,  # in a log file it would leave empty lines
+            # In a log file it would leave empty lines; FORCE_COLOR makes rich take any file for a terminal.
+            disable=not (self._console.is_terminal and self._console.file.isatty()),
         )
         self._open = 0
 
@@ -80,4 +81,4 @@ class Bars:
                 self._rich.stop()
 
     def say(self, line: str) -> None:
-        self._console.print(printable(line), highlight=False, markup=False)
+        self._console.print(printable(line), highlight=False, markup=False, soft_wrap=True)

@@ -159,6 +159,7 @@ class TestHub:
 
     @pytest.mark.usefixtures("no_network")
     def test_without_a_network_one_line_says_what_to_do(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(zoo, "_unreachable", {})
         monkeypatch.setattr(zoo.hub, "HF_HUB_OFFLINE", False)
         with pytest.raises(EaseError, match=r"test_vit2.*cannot be fetched.*--weights"):
             load_backbone("test_vit2")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.resources import files
@@ -187,6 +188,11 @@ def _known(name: str) -> str:
     return architecture
 
 
+UNREACHABLE_SECONDS = 20
+"""How long weights that could not be fetched are not asked for again: a grid has hundreds of cells with the same."""
+_unreachable: dict[str, float] = {}
+
+
 def _create(name: str, *, pretrained: bool, input_size: int | None, resample: bool) -> Any:
     """The model of that name without its classifier; refused before any download if we cannot drive it.
 
@@ -203,13 +209,17 @@ def _create(name: str, *, pretrained: bool, input_size: int | None, resample: bo
     with _private_randomness():
         if not pretrained:
             return timm.create_model(name, num_classes=0, **size)
+        missing = EaseError(
+            f"weights of backbone '{name}' cannot be fetched from the hub; give a file with --weights"
+        )
+        if time.monotonic() < _unreachable.get(name, 0.0):
+            raise missing
         try:
             with _no_vain_retries():
                 return timm.create_model(name, pretrained=True, num_classes=0, **size)
         except Exception as error:  # hub, sockets, certificates, disks: all mean the same here
-            raise EaseError(
-                f"weights of backbone '{name}' cannot be fetched from the hub; give a file with --weights"
-            ) from error
+            _unreachable[name] = time.monotonic() + UNREACHABLE_SECONDS
+            raise missing from error
 
 
 def _load(

@@ -124,6 +124,10 @@ def main() -> None:
     except BrokenPipeError:  # the reader of a pipe, such as `head`, has seen enough
         _discard_output()
         sys.exit(1)
+    except MemoryError:
+        if debug:
+            raise
+        _fail("error: there is not enough memory for this: use a smaller input, or a machine with more")
     except OSError as error:
         if debug:
             raise

@@ -120,7 +120,7 @@ class Grid:
                     with fenced(folder.path, lease.check):
                         _patiently(lambda: self._run(cell, folder, _Told(said, lease)), lease)
         except EaseError as error:
-            return error
+            return EaseError(str(error))  # the error itself would keep the cell's network in memory
         return None
 
     def holder(self, cell: Cell) -> LeaseHolder | None:

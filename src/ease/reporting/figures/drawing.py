@@ -218,10 +218,15 @@ def framed(
     return fig, fig.add_axes(box)
 
 
+LONGEST_TITLE = 400
+"""Letters of a title that are looked at: no figure has room for as many."""
+
+
 def titles(fig: Figure, title: str, subtitle: str) -> None:
     width, height = fig.get_size_inches()
     left, second = EDGE / width, 0.56 if title else 0.24
     room = width - 2 * EDGE
+    title = title[:LONGEST_TITLE]  # measuring draws every letter
     while title and (needed := text_width([title], 13, "bold")) > room:
         title = f"{title[: int(len(title) * room / needed) - 1]}…"
     fig.text(left, 1 - 0.30 / height, title, fontsize=13, fontweight="bold", va="center")
