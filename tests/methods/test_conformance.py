@@ -85,6 +85,18 @@ def learn(name: str, engine: Engine, stream: Stream) -> tuple[Learner, Memory | 
     return learner, memory
 
 
+_learned: dict[str, tuple[Learner, Memory | None]] = {}
+
+
+def learned(name: str, engine: Engine, stream: Stream) -> tuple[Learner, Memory | None]:
+    """A learner of the usual stream that a test may change: a copy of one that was trained once in this process."""
+    if name not in _learned:
+        _learned[name] = learn(name, Engine(copy.deepcopy(engine.backbone), engine.transforms, seed=7), stream)
+    kept = _learned[name][0].engine
+    pairs = [(kept, engine), (kept.backbone, engine.backbone), (kept.backbone.vit, engine.backbone.vit)]
+    return copy.deepcopy(_learned[name], {id(theirs): ours for theirs, ours in pairs})
+
+
 def logits(learner: Learner, images: ImageSet) -> torch.Tensor:
     return Predictor(learner).logits(images)
 
@@ -130,7 +142,7 @@ def test_uneven_tasks(name: str, protocol: str, engine: Engine, six_digits: Data
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_prediction_does_not_depend_on_its_neighbours(name: str, engine: Engine, stream: Stream) -> None:
-    learner, _ = learn(name, engine, stream)
+    learner, _ = learned(name, engine, stream)
     images = test_images(stream)
     together = logits(learner, images)
     order = np.random.RandomState(0).permutation(len(images))
@@ -145,7 +157,7 @@ def test_a_prediction_does_not_depend_on_its_neighbours(name: str, engine: Engin
 def test_same_seed_gives_the_same_learner_and_another_seed_another(
     name: str, engine: Engine, fresh_engine: Engine, stream: Stream
 ) -> None:
-    first, _ = learn(name, engine, stream)
+    first, _ = learned(name, engine, stream)
     torch.manual_seed(12345)  # what ran before must not matter
     second, _ = learn(name, fresh_engine, stream)
     images = test_images(stream)
@@ -263,7 +275,7 @@ def reloaded(learner: Learner, memory: Memory | None, stream: Stream, engine: En
 
 @pytest.mark.parametrize("name", NAMES)
 def test_extending_known_classes(name: str, engine: Engine, stream: Stream, tmp_path: Path) -> None:
-    learner, memory = learn(name, engine, stream)
+    learner, memory = learned(name, engine, stream)
     images, more = test_images(stream), stream.tasks[0].test
     if not isinstance(learner, Extendable):
         with pytest.raises(EaseError, match=f"a model of '{learner.name}' cannot learn more images .* only"):
@@ -310,7 +322,7 @@ def test_forgetting_a_class(name: str, engine: Engine, stream: Stream, tmp_path:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_predicting_within_a_budget(name: str, engine: Engine, stream: Stream) -> None:
-    learner, _ = learn(name, engine, stream)
+    learner, _ = learned(name, engine, stream)
     pixels = engine.pixels(stream.tasks[0].test)
     passes, exact = learner.passes_per_image(), learner.logits(pixels)
     set_budget(learner, passes)
@@ -340,7 +352,7 @@ def test_predicting_within_a_budget(name: str, engine: Engine, stream: Stream) -
 
 @pytest.mark.parametrize("name", NAMES)
 def test_compacting(name: str, engine: Engine, stream: Stream, tmp_path: Path) -> None:
-    learner, memory = learn(name, engine, stream)
+    learner, memory = learned(name, engine, stream)
     if not isinstance(learner, Compactable):
         with pytest.raises(EaseError, match=f"a model of '{learner.name}' cannot be compacted: only"):
             compactable(learner)
@@ -361,7 +373,7 @@ def test_compacting(name: str, engine: Engine, stream: Stream, tmp_path: Path) -
 
 @pytest.mark.parametrize("name", NAMES)
 def test_what_is_said_of_shared_trainings_and_of_subspaces(name: str, engine: Engine, stream: Stream) -> None:
-    learner, _ = learn(name, engine, stream)
+    learner, _ = learned(name, engine, stream)
     if isinstance(learner, SharesTrainings):
         settings = learner.settings.model_dump()
         key = learner.shared_trainings(settings)
