@@ -27,6 +27,7 @@ from ease.backbone.zoo import load_backbone
 from ease.streams.transforms import Transforms
 from ease.training.engine import Engine
 from ease.training.hardware import computes_bf16
+from ease.tuning import Adapter
 
 BASE = "vit_base_patch16_224"
 BACKBONES = (*CASES, BASE)
@@ -57,6 +58,23 @@ def features(backbone: Backbone, precision: str, pixels: Tensor) -> Callable[[],
     return lambda: engine.features_of_pixels(pixels, [None], "tokens")[:, :, 0]
 
 
+def training_step(backbone: Backbone, precision: str, pixels: Tensor) -> Callable[[], None]:
+    """One step of an adapter with a head of ten classes: forwards, backwards, update."""
+    engine = Engine(backbone, Transforms(backbone.pixels), precision=precision)  # type: ignore[arg-type]
+    tuning, head = Adapter(backbone.shape).train(), nn.Linear(backbone.dim, 10)
+    optimizer = torch.optim.SGD([*tuning.parameters(), *head.parameters()], 0.01, momentum=0.9)
+    labels = torch.arange(len(pixels)) % 10
+
+    def step() -> None:
+        with engine.fabric.autocast():
+            logits = head(backbone.forward(pixels, tuning))
+        F.cross_entropy(logits.float(), labels).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
 def rows(name: str, batches: list[int]) -> list[str]:
     """A line of the table for each batch size."""
     backbone = backbone_of(name)
@@ -71,6 +89,8 @@ def rows(name: str, batches: list[int]) -> list[str]:
         )
         pairs = ((fp32, bf16), (fp32, int8), (int8, bf16))
         against = [alternating(*pair, watch=cpu_timed) for pair in pairs]
+        steps = (training_step(backbone, precision, pixels) for precision in ("32-true", "bf16-mixed"))
+        against.append(alternating(*steps, watch=cpu_timed))
         exact = fp32()[0]
         cosines = [float(F.cosine_similarity(one()[0], exact).min()) for one in (bf16, int8)]
         lines.append(
@@ -93,8 +113,8 @@ def main() -> int:
         print("this machine emulates bf16: nothing is measured")
         return 0
     print(f"{torch.get_num_threads()} threads, torch {torch.__version__}, {torch.backends.quantized.engine}")
-    print("| backbone | batch | fp32 | bf16 | int8 | bf16 over int8 | cosine of bf16 | of int8 |")
-    print("|---|---:|---:|---:|---:|---:|---:|---:|")
+    heads = ["fp32", "bf16", "int8", "bf16 over int8", "training step, bf16", "cosine of bf16", "of int8"]
+    print(f"| backbone | batch | {' | '.join(heads)} |\n|---|---:|{'---:|' * len(heads)}")
     for name in options.backbones.split(","):
         for line in rows(name, [int(batch) for batch in options.batches.split(",")]):
             print(line, flush=True)

@@ -16,7 +16,7 @@ from benchmarks.cases import CASES, World, as_naive, as_ours, quick
 from benchmarks.class_folders import SETS
 from benchmarks.memory import run_once
 from benchmarks.rivals import RIVALS, array_bytes
-from benchmarks.rows import QUICK, Short, _taught
+from benchmarks.rows import QUICK, Short, _taught, precision_rows
 from benchmarks.runs import OurRun, race
 from benchmarks.speed import main
 from benchmarks.table import exponent
@@ -156,6 +156,20 @@ def test_the_command_writes_table_json_and_plot(tmp_path: Path, capsys: pytest.C
     assert main([*words, "--rows", "step"]) == 0
     again = json.loads((out / "speed.json").read_text())["rows"]
     assert [row["what"] for row in again] == [row["what"] for row in rows]
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_bf16_is_measured_where_it_is_native(
+    world: World, monkeypatch: pytest.MonkeyPatch, native: bool
+) -> None:
+    monkeypatch.setattr("benchmarks.rows.computes_bf16", lambda device: native)
+    found = precision_rows(world, QUICK, Quiet())
+    assert [row.what.partition(": ")[2] for row in found] == native * [
+        "features, S = 1, r = 16, batch 2",
+        "features, S = 3, r = 16, batch 2",
+        "training step, r = 64, batch 4",
+    ]
+    assert all(row.ratio > 0 for row in found)
 
 
 @pytest.mark.parametrize("side", ["naive", "ours"])

@@ -163,6 +163,15 @@ def test_the_app_takes_what_is_given_then_the_environment_then_auto(
         app_precision()
 
 
+def test_nothing_is_printed_about_it(backbone: Backbone, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fabric prints a line where a precision is asked for by its name."""
+    said: list[str] = []
+    monkeypatch.setattr("lightning_fabric.connector.rank_zero_info", said.append)
+    engine = Engine(backbone, Transforms.raw(backbone.pixels), precision="bf16-mixed")
+    assert engine.precision == "bf16-mixed"
+    assert not said
+
+
 # --- frozen weights are converted once ------------------------------------------------------------
 
 
