@@ -245,7 +245,7 @@ def test_every_field_declares_its_role() -> None:
     }
     assert roles["location"] == {"data_root", "weights", "class_order"}
     assert roles["runtime"] == {
-        *("download", "eval_batch_size", "accelerator", "devices", "compile"),
+        *("download", "eval_batch_size", "accelerator", "devices", "nodes", "cpus", "compile"),
         *("feature_memory", "image_memory", "preset"),
     }
 

@@ -14,7 +14,7 @@ import pytest
 
 from ease.app.bulk import folder as folder_module
 from ease.app.bulk import index, predict_to_folder, source_inputs
-from ease.app.bulk.folder import InThisProcess, ShareDone, ShareWork
+from ease.app.bulk.folder import OneByOne, ShareDone, ShareWork
 from ease.app.bulk.index import Share
 from ease.app.classifier import Classifier
 from ease.errors import EaseError
@@ -156,7 +156,7 @@ def test_only_what_is_not_written_is_done_again(
         """Is killed after three shares."""
 
         def run(self, work: ShareWork, left: list[Share]) -> Iterator[ShareDone]:
-            yield from InThisProcess().run(work, left[:3])
+            yield from OneByOne().run(work, left[:3])
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -198,7 +198,7 @@ def test_a_share_that_two_processes_do_is_there_once(trained: Path, photos: Path
 def test_a_share_that_nobody_sees_is_noticed(trained: Path, photos: Path, tmp_path: Path) -> None:
     class Elsewhere:
         def run(self, work: ShareWork, left: list[Share]) -> Iterator[ShareDone]:
-            yield from InThisProcess().run(work, left[1:])
+            yield from OneByOne().run(work, left[1:])
 
     with pytest.raises(EaseError, match=r"1 parts are missing in .*, the first is 0: all nodes must share"):
         written(trained, photos, tmp_path / "out", executor=Elsewhere())
@@ -243,7 +243,7 @@ def test_the_model_must_not_change_meanwhile(
     class Grows:
         def run(self, work: ShareWork, left: list[Share]) -> Iterator[ShareDone]:
             Classifier.open(model).learn(digits("5", count=10))
-            yield from InThisProcess().run(work, left)
+            yield from OneByOne().run(work, left)
 
     with pytest.raises(EaseError, match="has changed since the command was started"):
         written(model, photos, tmp_path / "out", executor=Grows())

@@ -200,7 +200,7 @@ class SharesExecutor(Protocol):
         ...
 
 
-class InThisProcess:
+class OneByOne:
     """Does shares one after the other."""
 
     def run(self, work: ShareWork, left: list[Share]) -> Iterator[ShareDone]:
@@ -279,7 +279,7 @@ def predict_to_folder(
         begun = time.monotonic()
         seen: set[int] = set()
         with progress.bar("images", total, done=continued) as advance:
-            for done in (executor or InThisProcess()).run(work, left) if left else ():
+            for done in (executor or OneByOne()).run(work, left) if left else ():
                 if done.number not in seen:
                     seen.add(done.number)
                     advance(done.rows)

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ease.app.classifier import Classifier
 from ease.app.prediction import Prediction
-from ease.app.server.scoring import InThisProcess, Scorer
+from ease.app.server.scoring import OwnScorer, Scorer
 from ease.app.server.shared import Backbones
 from ease.app.server.telemetry import Log, Metrics, return_memory
 from ease.app.server.tracing import NoTracing
@@ -126,7 +126,7 @@ class Model:
         scorer: Scorer | None = None,
     ) -> None:
         self.path = path
-        self._scorer: Scorer = scorer or InThisProcess()
+        self._scorer: Scorer = scorer or OwnScorer()
         self.failure: EaseError | None = None
         self.when_failed: Callable[[], None] = lambda: None
         self._weights, self._budget, self.precision = weights, budget, precision

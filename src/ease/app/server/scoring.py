@@ -45,7 +45,7 @@ class Scorer(Protocol):
         ...
 
 
-class InThisProcess:
+class OwnScorer:
     """Scores with the classifier that is loaded anyway, one batch after the other."""
 
     lanes = 1
