@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 RUN = Path(__file__).parents[1] / ".ci" / "run"
-USED = ("bash", "dirname", "mktemp", "tee", "grep", "tail", "rm", "cat", "chmod")
+USED = ("bash", "dirname", "mktemp", "tee", "grep", "tail", "rm", "cat", "chmod", "paste")
 
 if shutil.which("bash") is None:
     pytest.skip("there is no bash", allow_module_level=True)

@@ -236,10 +236,11 @@ def test_a_cell_that_failed_keeps_nothing_in_memory(tmp_path: Path) -> None:
     config, notes = resolve(
         {"dataset": "folder", "data_root": str(tmp_path / "nowhere"), "method": "simplecil"}
     )
-    error = Grid(tmp_path / "grid")._attempt(Cell(config, notes))
+    error = Grid(tmp_path / "grid").attempt(Cell(config, notes))
     assert error is not None
     assert error.__traceback__ is None
     assert error.__cause__ is None
+    assert error.__context__ is None
 
 
 def test_weights_that_could_not_be_fetched_are_not_asked_for_at_once_again(

@@ -156,6 +156,7 @@ class TestBackbones:
             return create(name, pretrained=pretrained, pretrained_cfg_overlay=overlay, **more)
 
         monkeypatch.setattr(zoo.timm, "create_model", served)
+        monkeypatch.setattr(zoo, "_unreachable", {})  # other tests may have asked for it without a network
         run = learn(tmp_path / "run", "simplecil", NAME, input_size=32)
         wanted = logits(run / "model", 32)
         packed = pack(run, tmp_path / "vit.ease")

@@ -17,7 +17,7 @@ FORMAT_1 = Path(__file__).parent / "format-1"
 @pytest.fixture
 def old(tmp_path: Path) -> Classifier:
     shutil.copytree(FORMAT_1 / "model", tmp_path / "model")
-    return Classifier.open(tmp_path / "model")
+    return Classifier.open(tmp_path / "model", precision="32-true")
 
 
 def test_it_scores_as_it_did(old: Classifier) -> None:

@@ -183,16 +183,19 @@ class GrowingModel(RuleBasedStateMachine):
     def _settle(self) -> None:
         """The next write clears away what was left."""
         word = self.spec.word()
-        if self.spec.classes:
+        if not self.spec.classes:  # all were forgotten: nothing is left to be renamed
+            self.model.learn({word: self._images(2)})  # type: ignore[union-attr]
+            self._wrote(self.spec.learned([word]))
+        else:
             old = self.spec.names[0]
             self.model.rename(old, word)  # type: ignore[union-attr]
             self._wrote(self.spec.renamed(old, word))
-            check_tidy(self.path)
-            for number in set(self.model.generations()) - set(self.spec.past):  # type: ignore[union-attr]
-                self.model.rollback(number)  # type: ignore[union-attr]
-                self.spec.past[number] = (self._classes(), self._probe())
-                self.spec.next_id = max([self.spec.next_id, *(taken + 1 for taken, _ in self._classes())])
-            self.model.rollback(self.spec.generation)  # type: ignore[union-attr]
+        check_tidy(self.path)
+        for number in set(self.model.generations()) - set(self.spec.past):  # type: ignore[union-attr]
+            self.model.rollback(number)  # type: ignore[union-attr]
+            self.spec.past[number] = (self._classes(), self._probe())
+            self.spec.next_id = max([self.spec.next_id, *(taken + 1 for taken, _ in self._classes())])
+        self.model.rollback(self.spec.generation)  # type: ignore[union-attr]
 
     # --- always -----------------------------------------------------------------------------------
 

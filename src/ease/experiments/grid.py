@@ -120,7 +120,9 @@ class Grid:
                     with fenced(folder.path, lease.check):
                         _patiently(lambda: self._run(cell, folder, _Told(said, lease)), lease)
         except EaseError as error:
-            return EaseError(str(error))  # the error itself would keep the cell's network in memory
+            # Where it was raised, and what it was raised from, would keep the cell's network in memory.
+            error.__cause__ = error.__context__ = None
+            return error.with_traceback(None)
         return None
 
     def holder(self, cell: Cell) -> LeaseHolder | None:
