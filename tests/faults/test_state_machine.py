@@ -108,7 +108,8 @@ class GrowingModel(RuleBasedStateMachine):
     def _check_forgotten(self, name: str, mean: bytes, others: list[bytes]) -> None:
         assert files_with(self.path, name.encode()) == []
         assert files_with(self.path, mean) == []
-        assert list(class_means(self.path).values()) == others, "forgetting moved the mean of another class"
+        kept = list(class_means(self.path).values())[: len(others)]  # behind them, one that was learned since
+        assert kept == others, "forgetting moved the mean of another class"
 
     @rule(data=st.data())
     def rollback(self, data: st.DataObject) -> None:
