@@ -91,9 +91,10 @@ _learned: dict[str, tuple[Learner, Memory | None]] = {}
 def learned(name: str, engine: Engine, stream: Stream) -> tuple[Learner, Memory | None]:
     """A learner of the usual stream that a test may change: a copy of one that was trained once in this process."""
     if name not in _learned:
-        _learned[name] = learn(
-            name, Engine(copy.deepcopy(engine.backbone), engine.transforms, seed=7), stream
+        own = Engine(
+            copy.deepcopy(engine.backbone), engine.transforms, seed=engine.seed, batch_size=engine.batch_size
         )
+        _learned[name] = learn(name, own, stream)
     kept = _learned[name][0].engine
     pairs = [(kept, engine), (kept.backbone, engine.backbone), (kept.backbone.vit, engine.backbone.vit)]
     return copy.deepcopy(_learned[name], {id(theirs): ours for theirs, ours in pairs})
