@@ -31,7 +31,6 @@ demo: $(READY) ## run strata, ease, simplecil and finetune on 60 glyphs: a table
 
 test: $(READY) ## run the test suite
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --ignore tests/cluster
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/cluster
 
 cluster-test: $(READY) ## every loss on a Ray cluster of two nodes (about 10 minutes)
 	OMP_NUM_THREADS=1 EASE_CLUSTER_TESTS=all $(BIN)/python -m pytest tests/cluster
