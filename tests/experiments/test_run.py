@@ -76,6 +76,19 @@ def assert_equal_runs(folder: Path, record: RunRecord, whole: tuple[Path, RunRec
     assert sorted(p.name for p in folder.iterdir()) == sorted(p.name for p in whole[0].iterdir())
 
 
+def test_the_record_has_the_cpu_seconds_of_learning_and_of_evaluation(
+    whole: tuple[Path, RunRecord, list[str]],
+) -> None:
+    seconds = whole[1].seconds
+    assert seconds.train is not None
+    assert seconds.learning_cpu is not None
+    assert seconds.evaluation_cpu is not None
+    assert 0 < seconds.evaluation_cpu
+    assert 0 < seconds.learning_cpu
+    before = time.process_time()
+    assert seconds.learning_cpu + seconds.evaluation_cpu < before  # of this process, which did other things too
+
+
 def test_the_record_says_all_there_is_to_say(whole: tuple[Path, RunRecord, list[str]]) -> None:
     folder, record, _ = whole
     assert record == RunRecord.read(folder / "record.json")

@@ -83,6 +83,10 @@ class RunSeconds(RecordPart):
         evaluation: scoring test images.
         total: the sum of the phases.
         waiting: the part of the total in which the model waited for images.
+        learning_cpu: CPU seconds of the process, all its threads together, in learning: training, prototypes and
+            whatever else the method computes. Trainings taken over from another run are not included. Unlike the
+            durations above it hardly depends on what else the machine is doing.
+        evaluation_cpu: the same for scoring test images.
     """
 
     train: Duration | None = None
@@ -90,6 +94,8 @@ class RunSeconds(RecordPart):
     evaluation: Duration | None = None
     total: Duration | None = None
     waiting: Duration | None = None
+    learning_cpu: Duration | None = None
+    evaluation_cpu: Duration | None = None
 
 
 class RunInputs(RecordPart):

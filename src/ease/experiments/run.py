@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import time
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
@@ -207,7 +208,9 @@ class _Run:
 
     def _learn(self, task: Task) -> None:
         self.engine.ledger = Ledger()
+        begun = time.process_time()
         self.learner.learn(task, self.memory)
+        spent = time.process_time() - begun
         with self.engine.one_writer() as writer:
             if writer:
                 ledger = self.engine.ledger
@@ -218,6 +221,7 @@ class _Run:
                     losses=[list(pair) for pair in ledger.losses],
                     reused=ledger.reused,
                     waited=ledger.waited,
+                    cpu=spent,
                     notes=ledger.notes,
                 )
                 classes = class_fields(self.stream, task.index + 1)
@@ -239,9 +243,10 @@ class _Run:
         if learned is None:
             raise EaseError(f"{self.folder.path} holds a model of no run: start again in a new folder")
         self.engine.ledger = Ledger()
-        before = self.predictor.computed
+        before, begun = self.predictor.computed, time.process_time()
         seen = self.stream.tasks[:number]
         logits = self.predictor.logits([t.test for t in seen])
+        spent = time.process_time() - begun
         labels = np.concatenate([t.test.labels for t in seen])
         score = score_stage(logits.numpy(), labels, self.learner.task_sizes)
         needed = self._needed(seen)
@@ -254,6 +259,8 @@ class _Run:
             reused=learned.reused,
             seconds={**learned.seconds, "evaluation": self.engine.ledger.seconds["evaluation"]},
             waited=learned.waited + self.engine.ledger.waited,
+            learning_cpu=learned.cpu,
+            evaluation_cpu=spent,
             losses=learned.losses,
             notes=learned.notes,
             needed=needed,
@@ -322,6 +329,8 @@ class _Run:
                 **seconds,
                 total=round(sum(seconds.values()), 3),
                 waiting=round(sum(stage.waited for stage in stages), 3),
+                learning_cpu=round(sum(stage.learning_cpu for stage in stages), 3),
+                evaluation_cpu=round(sum(stage.evaluation_cpu for stage in stages), 3),
             ),
             peak_memory=peak_memory(),
             test_images=[stage.score.count for stage in stages],

@@ -61,6 +61,8 @@ class StageResult(Document):
         reused: training passes taken over from another run.
         seconds: by phase.
         waited: seconds in which the model waited for images.
+        learning_cpu: CPU seconds of learning the task.
+        evaluation_cpu: CPU seconds of scoring the test images.
         losses: mean loss of the first and the last epoch of each training.
         notes: what a reader of the results should know.
         needed: passes that the evaluation rests on, by task and subspace.
@@ -76,6 +78,8 @@ class StageResult(Document):
     reused: Count
     seconds: dict[str, float]
     waited: float
+    learning_cpu: float = 0.0
+    evaluation_cpu: float = 0.0
     losses: list[LossPair]
     notes: list[Text]
     needed: dict[str, Count]

@@ -104,6 +104,7 @@ class StageProgress(ManifestPart):
         losses: mean loss of the first and the last epoch of each training.
         reused: training passes taken over from another run.
         waited: seconds in which the model waited for images.
+        cpu: CPU seconds of learning the task.
         notes: what a reader of the results should know.
     """
 
@@ -113,6 +114,7 @@ class StageProgress(ManifestPart):
     losses: list[list[float]]
     reused: Count = 0
     waited: float = 0.0
+    cpu: float = 0.0
     notes: list[Text] = Field(default_factory=list)
 
 
