@@ -83,10 +83,12 @@ def test_the_record_has_the_cpu_seconds_of_learning_and_of_evaluation(
     assert seconds.train is not None
     assert seconds.learning_cpu is not None
     assert seconds.evaluation_cpu is not None
-    assert 0 < seconds.evaluation_cpu
-    assert 0 < seconds.learning_cpu
+    assert seconds.evaluation_cpu > 0
+    assert seconds.learning_cpu > 0
     before = time.process_time()
-    assert seconds.learning_cpu + seconds.evaluation_cpu < before  # of this process, which did other things too
+    assert (
+        seconds.learning_cpu + seconds.evaluation_cpu < before
+    )  # of this process, which did other things too
 
 
 def test_the_record_says_all_there_is_to_say(whole: tuple[Path, RunRecord, list[str]]) -> None:

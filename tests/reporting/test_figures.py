@@ -16,14 +16,14 @@ from matplotlib.figure import Figure
 
 from ease import reporting
 from ease.errors import EaseError
-from ease.experiments.record import RunRecord
+from ease.experiments.record import RunRecord, RunSeconds
 from ease.reporting.figures import (
     SubspaceView,
+    accuracy_against_cost,
     against_k,
     curve_panels,
     forgetting_by_task,
     heat_grid,
-    parameters_against_accuracy,
     passes_by_phase,
     running_time,
     save,
@@ -31,7 +31,7 @@ from ease.reporting.figures import (
     two_subspaces,
 )
 from ease.reporting.figures.drawing import MUTED, PAPER, method_styles
-from ease.reporting.figures.parameters import place_labels
+from ease.reporting.figures.trade_off import place_labels
 
 Make = Callable[..., RunRecord]
 MANY = [
@@ -172,7 +172,7 @@ def stored(
 
 def test_each_method_is_a_named_point(make_record: Make) -> None:
     records = stored(make_record, ["ease", "icarl", "l2p"], lambda i: 10 ** (4 + i), lambda i: 80.0 - i)
-    fig = parameters_against_accuracy(records)
+    fig = accuracy_against_cost(records)
     assert {"EASE", "iCaRL", "L2P"} <= set(texts(fig))
     points = [line for line in fig.axes[0].lines if line.get_marker() not in ("", "None", None)]
     assert [(line.get_xdata()[0], line.get_ydata()[0]) for line in points] == [(4, 80), (5, 79), (6, 78)]
@@ -189,7 +189,7 @@ def test_labels_of_points_do_not_overlap(make_record: Make, crowded: bool) -> No
         exponents, ends = 6 + exponents / 80, 80 + ends / 90
         exponents[0] = 7.5
     records = stored(make_record, MANY, lambda i: int(10 ** exponents[i]), lambda i: float(ends[i]))
-    fig = parameters_against_accuracy(records)
+    fig = accuracy_against_cost(records)
     FigureCanvasAgg(fig).draw()
     boxes = [text.get_window_extent().shrunk(0.97, 0.9) for text in fig.axes[0].texts]
     assert len(boxes) == 20
@@ -214,10 +214,23 @@ def test_a_label_lies_on_no_other_point() -> None:
 
 def test_a_method_that_trains_nothing_stands_at_zero(make_record: Make) -> None:
     records = stored(make_record, ["ease", "simplecil"], lambda i: 0 if i else 10**5, lambda i: 80.0 - i)
-    ticks = parameters_against_accuracy(records, "trained").axes[0].get_xticklabels()
+    ticks = accuracy_against_cost(records, "trained").axes[0].get_xticklabels()
     assert [tick.get_text() for tick in ticks] == ["0", "100k"]
-    with pytest.raises(EaseError, match="'stored' or 'trained'"):
-        parameters_against_accuracy(records, "kept")  # type: ignore[arg-type]
+    with pytest.raises(EaseError, match="unknown cost 'kept'"):
+        accuracy_against_cost(records, "kept")
+
+
+def test_the_cost_can_be_the_cpu_seconds_of_learning(make_record: Make) -> None:
+    records = [make_record("ease"), make_record("simplecil")]
+    timed = [
+        record.model_copy(update={"seconds": RunSeconds(learning_cpu=10.0 ** (i + 1))})
+        for i, record in enumerate(records)
+    ]
+    axes = accuracy_against_cost(timed, "learning").axes[0]
+    assert axes.get_xlabel() == "CPU seconds of learning, all tasks (log scale)"
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["10", "100"]
+    with pytest.raises(EaseError, match=r"does not say its cpu seconds of learning.*run it again"):
+        accuracy_against_cost([timed[0], records[1]], "learning")
 
 
 # --- grids ----------------------------------------------------------------------------------------
@@ -366,7 +379,7 @@ def test_every_figure_is_written_in_three_formats_and_names_are_no_formulas(
     records = [make_record(stages=2, dataset="a$b"), make_record("x$^$", stages=2, dataset="a$b")]
     drawn = {
         "panels": curve_panels([("$x", records)]),
-        "parameters": parameters_against_accuracy(records),
+        "parameters": accuracy_against_cost(records),
         "grid": heat_grid([[1.0]], "$r", ["$"], "$c", ["$"], "$"),
         "k": against_k([1], {"$": [80.0]}, {"^$": 79.0}),
         "subspaces": two_subspaces([view("$", classes=["$", "_$"])]),

@@ -18,10 +18,10 @@ from ease.experiments.record import RunRecord
 from ease.experiments.views import views_of_run
 from ease.progress import Progress, Quiet
 from ease.reporting.figures import (
+    accuracy_against_cost,
     against_k,
     curve_panels,
     heat_grid,
-    parameters_against_accuracy,
     running_time,
     save,
     two_subspaces,
@@ -169,7 +169,7 @@ def _figures(exhibit: Exhibit, measured: Sequence[MeasuredRecord], grid: Grid) -
     if exhibit.draw in ("table", "curves"):
         return [("", curve_panels(_panels(exhibit, measured)))]
     if exhibit.draw == "parameters":
-        return [("", parameters_against_accuracy(records))]
+        return [("", accuracy_against_cost(records))]
     if exhibit.draw == "time":
         return [("", running_time(records))]
     if exhibit.draw == "grid":

@@ -142,7 +142,7 @@ def _cost_pictures(members: list[Series], records: list[RunRecord], prefix: str)
             for series in members
         ]
         words = f"Scatter chart of accuracy after the last stage over parameters stored: {'; '.join(points)}."
-        figure = figures.parameters_against_accuracy(records, title="")
+        figure = figures.accuracy_against_cost(records, title="")
         pictures.append(("Parameters against accuracy", _inline(figure, f"{prefix}p", words, "points")))
     return pictures
 

@@ -6,18 +6,18 @@ from ease.reporting.figures.drawing import save, svg
 from ease.reporting.figures.heat import forgetting_by_task, heat_grid
 from ease.reporting.figures.neighbours import against_k
 from ease.reporting.figures.panels import curve_panels
-from ease.reporting.figures.parameters import parameters_against_accuracy
 from ease.reporting.figures.subspaces import SubspaceView, two_subspaces
+from ease.reporting.figures.trade_off import accuracy_against_cost
 
 __all__ = [
     "SubspaceView",
+    "accuracy_against_cost",
     "accuracy_curves",
     "against_k",
     "curve_panels",
     "forgetting_by_task",
     "heat_floor",
     "heat_grid",
-    "parameters_against_accuracy",
     "passes_by_phase",
     "running_time",
     "save",

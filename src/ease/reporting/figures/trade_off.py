@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
 
-from ease.errors import EaseError
+from ease.errors import EaseError, unknown
 from ease.experiments.record import RunRecord
 from ease.reporting.figures.curves import common_title, series_labels, series_styles
 from ease.reporting.figures.drawing import (
@@ -27,18 +28,41 @@ from ease.reporting.series import group
 from ease.reporting.tables import count_text
 
 
-def parameters_against_accuracy(
-    records: Sequence[RunRecord], count: Literal["stored", "trained"] = "stored", title: str | None = None
-) -> Figure:
-    """A_B over the parameters a method keeps beside the backbone, or trains over all tasks.
+@dataclass(frozen=True)
+class Cost:
+    """Something that a run costs: how an axis names it, and how it is read from a record."""
 
-    Hollow markers keep exemplars. A method that trains nothing stands at the left edge, marked 0.
+    axis: str
+    read: Callable[[RunRecord], float | None]
+
+
+COSTS = {
+    "stored": Cost("Parameters stored", lambda r: r.parameters.stored),
+    "trained": Cost("Parameters trained", lambda r: r.parameters.trained_in_all),
+    "learning": Cost("CPU seconds of learning, all tasks", lambda r: r.seconds.learning_cpu),
+}
+
+
+def accuracy_against_cost(
+    records: Sequence[RunRecord], cost: str = "stored", title: str | None = None
+) -> Figure:
+    """A_B over what a method costs; the seeds of a method are averaged.
+
+    Hollow markers keep exemplars. A method that costs nothing stands at the left edge, marked 0.
+
+    Args:
+        records: of one benchmark.
+        cost: one of `COSTS`.
+        title: above the figure; by default what all records have in common, and none if empty.
     """
-    if count not in ("stored", "trained"):
-        raise EaseError(f"parameters are counted as 'stored' or 'trained', not '{count}'")
-    grouped = group(records)
+    if cost not in COSTS:
+        raise unknown("cost", cost, COSTS)
+    grouped, asked = group(records), COSTS[cost]
     labels, found = series_labels(grouped), series_styles(grouped)
-    amounts = [float(np.mean(series.values(lambda r: _parameters(r, count)))) for series in grouped]
+    measured = [series.values(asked.read) for series in grouped]
+    if not all(measured):
+        raise EaseError(f"a record does not say its {asked.axis.lower()}: run it again with this version")
+    amounts = [float(np.mean(values)) for values in measured]
     ends = [float(series.curves()[:, -1].mean()) for series in grouped]
 
     width, height = 5.8, 3.8
@@ -46,7 +70,7 @@ def parameters_against_accuracy(
         fig, axes = framed(width, height, right=0.3, bottom=0.65, titled=title != "")
         low, high = accuracy_range(ends)
         x, (left, right), none = _log_places(amounts)
-        axes.set(xlim=(left, right), ylim=(low, high), xlabel=f"Parameters {count} (log scale)")
+        axes.set(xlim=(left, right), ylim=(low, high), xlabel=f"{asked.axis} (log scale)")
         percent_axes(axes)
         decades = range(math.ceil(left), math.floor(right) + 1)
         ticks = [
@@ -73,11 +97,6 @@ def parameters_against_accuracy(
         words = "Top-1 accuracy after the last stage" + ("; hollow: keeps exemplars" if hollow else "")
         titles(fig, common_title(grouped) if title is None else title, words)
     return fig
-
-
-def _parameters(record: RunRecord, count: str) -> float:
-    parameters = record.parameters
-    return float(parameters.stored if count == "stored" else parameters.trained_in_all)
 
 
 def _log_places(amounts: Sequence[float]) -> tuple[list[float], tuple[float, float], float | None]:
