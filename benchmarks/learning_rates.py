@@ -6,7 +6,7 @@ error of the best, the smallest is taken.
 
     python -m benchmarks.learning_rates slca ssiat
     python -m benchmarks.learning_rates ssiat --rates 0.01,0.05 --set variant=text
-    EASE_SHARED=DIR python -m benchmarks.learning_rates ssiat --photos
+    EASE_SHARED=DIR python -m benchmarks.learning_rates ssiat --photos cifar100-200
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ SEEDS = (1993, 1994)
 GLYPHS = {"dataset": "glyphs", "protocol": "B0 Inc6", "backbone": "ease-vit"}
 
 
-def photos() -> dict[str, Any]:
-    """The CIFAR-100 subset with DeiT-tiny, as in the study `bench-cifar`."""
+def photos(data_root: str) -> dict[str, Any]:
+    """The CIFAR-100 subset, unpacked in a folder, with DeiT-tiny, as in the study `bench-cifar`."""
     shared = Path(os.environ["EASE_SHARED"])
     return {
         "dataset": "cifar100",
-        "data_root": str(shared / "data"),
+        "data_root": data_root,
         "protocol": "B0 Inc20",
         "backbone": "deit_tiny_patch16_224",
         "weights": str(next((shared / "weights").glob("*deit*tiny*.safetensors"))),
@@ -91,9 +91,9 @@ def main() -> None:
     parser.add_argument("--rates", default=",".join(map(str, RATES)), help="candidates, separated by commas")
     parser.add_argument("--tasks", type=int, default=2, help="tasks that are learned")
     parser.add_argument("--set", action="append", default=[], dest="sets", help="key=value, for all methods")
-    parser.add_argument("--photos", action="store_true", help="the CIFAR-100 subset instead of glyphs")
+    parser.add_argument("--photos", metavar="DIR", help="the CIFAR-100 subset in DIR instead of glyphs")
     asked = parser.parse_args()
-    values = photos() if asked.photos else GLYPHS
+    values = photos(asked.photos) if asked.photos else GLYPHS
     print("| method | rate | " + " | ".join(f"order {seed} %" for seed in SEEDS) + " | mean % |")
     print("|---|---:|" + "---:|" * (len(SEEDS) + 1))
     for method in asked.methods:
