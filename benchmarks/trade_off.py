@@ -128,7 +128,9 @@ def main() -> None:
     parser.add_argument("--glyphs", type=Path, required=True, help="folder of the study bench-small")
     parser.add_argument("--photos", type=Path, help="folder of the study bench-cifar")
     parser.add_argument("--twelve", type=Path, help="folder of the study with 12 classes, six at a time")
-    parser.add_argument("--one-at-a-time", type=Path, help="folder of the study with 12 classes, one at a time")
+    parser.add_argument(
+        "--one-at-a-time", type=Path, help="folder of the study with 12 classes, one at a time"
+    )
     parser.add_argument("--out", type=Path, required=True, help="table.md and the plots are written here")
     asked = parser.parse_args()
     glyphs, photos = read_runs(asked.glyphs), read_runs(asked.photos)
