@@ -83,7 +83,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     os.chdir(folder)
     photos(folder / "photos", {"cat": 4, "dog": 4})
     for words in (
-        ["learn", "photos", "--model", "model", "--input-size", "16"],
+        ["learn", "photos", "--model", "model", "--input-size", "16", "--set", "layers=1"],
         [*RUN, "--out", "run"],
         ["pack", "model", "--out", "model.ease"],
     ):

@@ -23,7 +23,7 @@ from PIL import Image
 from ease import Classifier, Prediction
 from ease.app.bulk import Input, output, place_inputs, predict_stream, predict_to_file
 from ease.errors import EaseError
-from tests.app.conftest import Digits, Outcome, refused, write_folder
+from tests.app.conftest import LIGHT, Digits, Outcome, refused, write_folder
 from tests.streams.intake.test_shapes import arrow_table, picture, save_to_disk, write_coco, write_shard
 
 Ease = Callable[..., Outcome]
@@ -32,7 +32,7 @@ Ease = Callable[..., Outcome]
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory, digits: Digits) -> Path:
     path = tmp_path_factory.mktemp("bulk") / "model"
-    Classifier.create(path, input_size=16).learn(digits("0", "1", "2", count=10))
+    Classifier.create(path, input_size=16, settings=LIGHT).learn(digits("0", "1", "2", count=10))
     return path
 
 

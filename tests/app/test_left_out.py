@@ -14,7 +14,7 @@ from ease.methods import find_method, save_model
 from ease.storage.model_directory import ModelDirectory
 from ease.streams.transforms import Transforms
 from ease.training.engine import Engine
-from tests.app.conftest import QUICK, Digits
+from tests.app.conftest import EASE, Digits
 
 
 def empty(path: Path, method: str = "strata", **settings: object) -> Classifier:
@@ -109,7 +109,7 @@ def test_images_that_trained_an_adapter_are_not_judged_again(tmp_path: Path, dig
 
 
 def test_methods_that_cannot_tell_have_the_held_out_images(tmp_path: Path, digits: Digits) -> None:
-    classifier = empty(tmp_path / "model", "ease", **QUICK["settings"])
+    classifier = empty(tmp_path / "model", "ease", **EASE["settings"])
     learned = classifier.learn(digits("0", "1", "2", count=12))
     assert classifier.learner.left_out is None
     assert classifier.calibration.images == learned.held_out == 3

@@ -135,7 +135,7 @@ def test_an_empty_model_says_so(tmp_path: Path, pictures: dict[str, list[np.ndar
 def test_a_new_model_may_take_more_time_over_its_first_images(
     tmp_path: Path, pictures: dict[str, list[np.ndarray]]
 ) -> None:
-    settings = {"epochs": 1, "rank": 4}
+    settings = {"epochs": 1, "rank": 4, "layers": 1}
     Classifier.create(tmp_path / "model", input_size=16, augment="gentle", settings=settings)
     archive = zipped(
         {f"{name}/{i}.png": png(p) for name in ("d0", "d1") for i, p in enumerate(pictures[name])}

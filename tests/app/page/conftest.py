@@ -39,7 +39,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     data = load_dataset("digits", None, 4).train
     path = tmp_path_factory.mktemp("original") / "model"
-    small: dict[str, Any] = {"input_size": 16, "augment": "gentle"}
+    small: dict[str, Any] = {"input_size": 16, "augment": "gentle", "settings": {"layers": 1}}
     photos: dict[str, list[np.ndarray]] = {}
     for at, label in enumerate(data.labels.tolist()):
         photos.setdefault(f"digit {label}", []).append(data.image(at).permute(1, 2, 0).numpy())
