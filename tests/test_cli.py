@@ -18,6 +18,7 @@ from PIL import Image
 
 from ease.cli import main
 from ease.errors import EaseError
+from tests.forked import Forked, ease_command
 
 QUICK = ["--limit-per-class", "6", "--input-size", "16", "--set", "epochs=1", "--set", "rank=4"]
 
@@ -333,14 +334,15 @@ def test_a_flipped_byte_in_a_model_is_noticed(finished: Path, tmp_path: Path) ->
 
 
 def test_a_file_size_limit_is_one_line_and_leaves_no_half_file(tmp_path: Path) -> None:
-    def limit() -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, 40_000))
-
     out = tmp_path / "out"
     words = ["run", "--dataset", "digits", "--protocol", "B0 Inc5", *QUICK, "--out", str(out)]
-    result = subprocess.run(
-        [sys.executable, "-m", "ease", *words], capture_output=True, text=True, preexec_fn=limit, timeout=120
-    )
+
+    def limited() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, 40_000))
+        ease_command(*words)()
+
+    child = Forked(limited, tmp_path / "printed", tmp_path / "errors")
+    result = Outcome(child.wait(), child.out.read_text(), (tmp_path / "errors").read_text())
     assert "ulimit" in refused(result).replace("Run", "run")
     assert [p for p in out.rglob("*") if ".tmp-" in p.name] == []
     assert ease("run", "--resume", out).returncode == 0
