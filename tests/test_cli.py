@@ -452,16 +452,10 @@ def test_damaged_images_say_no_more_than_one_line(tmp_path: Path) -> None:
     broken = bytearray(whole.getvalue())
     broken[92] ^= 79
     (tmp_path / "broken.tif").write_bytes(broken)
-    words = [
-        sys.executable,
-        "-m",
-        "ease",
-        "predict",
-        str(tmp_path / "broken.tif"),
-        "--model",
-        str(tmp_path / "m"),
-    ]
-    assert "cannot be read" in refused(subprocess.run(words, capture_output=True, text=True))
+    work = ease_command("predict", tmp_path / "broken.tif", "--model", tmp_path / "m")
+    child = Forked(work, tmp_path / "printed", tmp_path / "errors")  # with all that libraries in C print
+    result = Outcome(child.wait(), child.out.read_text(), (tmp_path / "errors").read_text())
+    assert "cannot be read" in refused(result)
 
 
 def test_a_misspelt_setting_without_a_value_is_refused_too(tmp_path: Path) -> None:

@@ -84,8 +84,9 @@ def site(request: pytest.FixtureRequest) -> Any:
     return Site(request.getfixturevalue("real"), tuple(f"digit {n}" for n in range(6)))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def browser() -> Iterator[Any]:
+    """For the tests of this folder only: as long as it is there, asyncio has a running loop in this thread."""
     from tests.app.page.browsing import playwright
 
     if CHROMIUM is None:
