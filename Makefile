@@ -7,6 +7,8 @@ DEMO   := runs/demo
 METHODS := strata ease simplecil finetune
 # As many test processes as cores, one torch thread each: more threads than cores crawl.
 WORKERS ?= $(shell nproc 2>/dev/null || echo 2)
+# What the tests of a file share is made once; files that take long are begun first (tests/conftest.py).
+BY_FILE := --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test cluster-test lint docs bench faults fuzz soak second clean
@@ -30,7 +32,7 @@ demo: $(READY) ## run strata, ease, simplecil and finetune on 60 glyphs: a table
 	@$(BIN)/ease report $(foreach method,$(METHODS),$(DEMO)/$(method)) --out $(DEMO)/comparison
 
 test: $(READY) ## run the test suite
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --ignore tests/cluster
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) $(BY_FILE) --ignore tests/cluster
 
 cluster-test: $(READY) ## every loss on a Ray cluster of two nodes (about 10 minutes)
 	OMP_NUM_THREADS=1 EASE_CLUSTER_TESTS=all $(BIN)/python -m pytest tests/cluster

@@ -6,6 +6,7 @@ import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # children of tests inherit it; two threads each would crawl
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,55 @@ from ease.training.engine import Engine
 
 torch.set_num_threads(1)
 GOLDEN = Path(__file__).parent / "golden"
+
+FIRST = (
+    # They fork hundreds of times, and a fork takes the longer the more memory the process has gathered.
+    "storage/test_model_directory.py",
+    "faults/test_nth_failure.py",
+    "experiments/test_run.py",
+    # These take longest. A file that takes a minute must not be the last one that is begun.
+    "methods/test_conformance.py",
+    "test_distributed.py",
+    "experiments/test_grid.py",
+    "app/page/",
+    "app/test_estimator.py",
+    "app/test_export.py",
+    "app/test_server.py",
+    "app/test_bulk.py",
+    "test_benchmarks.py",
+    "app/test_compact_strata.py",
+    "app/test_classifier.py",
+    "app/test_bulk_folder.py",
+    "test_paths.py",
+    "app/test_replicas.py",
+    "test_cli.py",
+    "faults/",
+    "app/",
+    "experiments/",
+)
+"""Where the tests begin that are started first, so that all processes of `make test` end together."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with those that are named above; the others keep their order."""
+    here = Path(__file__).parent
+
+    def place(item: pytest.Item) -> int:
+        path = item.path.relative_to(here).as_posix() if here in item.path.parents else ""
+        return next((number for number, start in enumerate(FIRST) if path.startswith(start)), len(FIRST))
+
+    items.sort(key=place)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _quick_disk() -> Iterator[None]:
+    """Tens of thousands of syncs take minutes on a slow disk, and only a power cut could tell the difference.
+
+    What is synced, and in which order, is tested in `storage/test_files.py` and `storage/test_model_directory.py`.
+    """
+    real, os.fsync = os.fsync, lambda handle: None  # type: ignore[assignment,misc]
+    yield
+    os.fsync = real
 
 
 @pytest.fixture(scope="session")

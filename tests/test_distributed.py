@@ -18,6 +18,7 @@ from ease.config import resolve
 from ease.errors import EaseError
 from ease.experiments.environment import make_fabric
 from ease.storage.model_directory import ModelDirectory
+from tests.test_cli import ease
 
 # 7 test images of each of 5 classes: 35 does not divide by 2, and neither do the batches of 5 and the last of 2.
 WORDS = ["--dataset", "digits", "--protocol", "B5 Inc5", "--limit-per-class", "7", "--input-size", "16"]
@@ -92,10 +93,17 @@ def devices(out: Path, *words: str) -> dict[str, object]:
     return run(out, *words, "--accelerator", "cpu", "--devices", "2")
 
 
+def here(out: Path, *words: str) -> dict[str, object]:
+    """The same command in this process."""
+    result = ease("run", *WORDS, *words, "--out", out, "--json")
+    assert result.returncode == 0, result.stderr
+    return dict(json.loads(result.stdout))
+
+
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, object]]:
     out = tmp_path_factory.mktemp("alone") / "run"
-    return out, run(out, *SMALL, "--set", "epochs=0")
+    return out, here(out, *SMALL, "--set", "epochs=0")
 
 
 @pytest.mark.parametrize("start", [devices, nodes, torchrun], ids=["devices", "nodes", "torchrun"])
@@ -137,7 +145,7 @@ def test_torchrun_decides_how_many_processes_there_are(monkeypatch: pytest.Monke
 
 def test_training_on_two_processes_follows_the_same_gradient(tmp_path: Path) -> None:
     settings = [*SMALL, "--set", "epochs=2", "--set", "lr=0.05", "--set", "sigma=8"]
-    run(tmp_path / "one", *settings)
+    here(tmp_path / "one", *settings)
     run(tmp_path / "two", *settings, "--accelerator", "cpu", "--devices", "2")
     ours, theirs = tensors(tmp_path / "two"), tensors(tmp_path / "one")
     for name, value in theirs.items():

@@ -6,14 +6,13 @@ import builtins
 import errno
 import io
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.forked import Forked, ease_command
 from tests.test_cli import ease, photos, refused
 
 RUN = ["run", "--dataset", "digits", "--protocol", "B0 Inc5", "--limit-per-class", "2", "--input-size", "16"]
@@ -83,7 +82,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     os.chdir(folder)
     photos(folder / "photos", {"cat": 4, "dog": 4})
     for words in (
-        ["learn", "photos", "--model", "model", "--input-size", "16"],
+        ["learn", "photos", "--model", "model", "--input-size", "16", "--set", "layers=1"],
         [*RUN, "--out", "run"],
         ["pack", "model", "--out", "model.ease"],
     ):
@@ -193,10 +192,6 @@ def test_a_file_of_the_system_that_never_ends_is_empty(words: str, place: Path) 
 
 def test_a_name_that_is_no_text_is_shown_with_escapes(place: Path, tmp_path: Path) -> None:
     out = os.path.join(os.fsencode(tmp_path), b"\xff\xfe")
-    packed = subprocess.run(
-        [sys.executable, "-m", "ease", "pack", "model", "--out", os.fsdecode(out)],
-        capture_output=True,
-        env={**os.environ, "PYTHONIOENCODING": "utf-8:strict"},
-    )
-    assert packed.returncode == 0, packed.stderr
-    assert b"\\udcff\\udcfe" in packed.stdout
+    child = Forked(ease_command("pack", "model", "--out", os.fsdecode(out)), tmp_path / "printed")
+    assert child.wait() == 0, child.out.read_text()
+    assert b"\\udcff\\udcfe" in child.out.read_bytes()

@@ -11,7 +11,7 @@ import pytest
 
 from ease import Classifier
 from ease.app.job_book import jobs_that_name
-from tests.app.conftest import Digits, refused
+from tests.app.conftest import LIGHT, Digits, refused
 
 JOB = "20260301-101500-0a1b2c"
 
@@ -24,7 +24,7 @@ class Terminal(io.StringIO):
 @pytest.fixture
 def model(tmp_path: Path, digits: Digits) -> Path:
     """Three generations, of which the second is current, and a job that a server remembers."""
-    classifier = Classifier.create(tmp_path / "model", input_size=16, write=False)
+    classifier = Classifier.create(tmp_path / "model", input_size=16, settings=LIGHT, write=False)
     classifier.learn(digits("0", "1", count=3), thumbnails=True)
     classifier.learn(digits("2", count=3))
     classifier.learn(digits("3", count=3))

@@ -9,8 +9,6 @@ import os
 import random
 import re
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,9 +19,10 @@ import pytest
 from PIL import Image
 
 from ease import Classifier, Prediction
-from ease.app.bulk import Input, output, place_inputs, predict_stream, predict_to_file
+from ease.app.bulk import Input, output, place_inputs, predict_stream, predict_to_file, predicting
 from ease.errors import EaseError
-from tests.app.conftest import Digits, Outcome, refused, write_folder
+from tests.app.conftest import LIGHT, Digits, Outcome, refused, write_folder
+from tests.forked import Forked, ease_command
 from tests.streams.intake.test_shapes import arrow_table, picture, save_to_disk, write_coco, write_shard
 
 Ease = Callable[..., Outcome]
@@ -32,7 +31,7 @@ Ease = Callable[..., Outcome]
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory, digits: Digits) -> Path:
     path = tmp_path_factory.mktemp("bulk") / "model"
-    Classifier.create(path, input_size=16).learn(digits("0", "1", "2", count=10))
+    Classifier.create(path, input_size=16, settings=LIGHT).learn(digits("0", "1", "2", count=10))
     return path
 
 
@@ -478,22 +477,18 @@ def test_a_command_that_is_killed_twice_continues(
     pytest.importorskip("pyarrow")
     photos = write_folder(tmp_path / "photos", digits("0", "1", "2", count=20))
     out = tmp_path / "o.parquet"
-    program = (
-        "import sys, time\n"
-        "from ease.app.bulk import output, predicting\n"
-        "from ease.cli import main\n"
-        "output.PART_ROWS, predicting.BATCH_BYTES = 5, -1\n"
-        "whole = output.predict_batch\n"
-        "output.predict_batch = lambda *a: (time.sleep(0.02), whole(*a))[1]\n"  # time to be killed in
-        "sys.argv = ['ease', *sys.argv[1:]]\n"
-        "main()\n"
-    )
     words = ["predict", photos, "--model", trained, "--out", out]
-    command = [sys.executable, "-c", program, *words]
+
+    def slowly() -> None:
+        output.PART_ROWS, predicting.BATCH_BYTES = 5, -1
+        whole = output.predict_batch
+        output.predict_batch = lambda *a: (time.sleep(0.02), whole(*a))[1]  # time to be killed in
+        ease_command(*words)()
+
     state, rows = Path(f"{out}.parts") / "state.json", 0
     chance = random.Random(7)
     for _ in range(2):
-        running = subprocess.Popen(list(map(str, command)), stdout=subprocess.DEVNULL)
+        running = Forked(slowly, tmp_path / "printed")
         while running.poll() is None and not (
             state.exists() and json.loads(state.read_text())["rows"] > rows
         ):

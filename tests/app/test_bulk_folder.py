@@ -19,7 +19,7 @@ from ease.app.bulk.index import Share
 from ease.app.classifier import Classifier
 from ease.errors import EaseError
 from ease.storage import files
-from tests.app.conftest import Digits, Outcome, refused, write_folder
+from tests.app.conftest import LIGHT, Digits, Outcome, refused, write_folder
 from tests.app.test_bulk import names, read
 
 Ease = Callable[..., Outcome]
@@ -28,7 +28,7 @@ Ease = Callable[..., Outcome]
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory, digits: Digits) -> Path:
     path = tmp_path_factory.mktemp("bulk") / "model"
-    Classifier.create(path, input_size=16).learn(digits("0", "1", "2", count=10))
+    Classifier.create(path, input_size=16, settings=LIGHT).learn(digits("0", "1", "2", count=10))
     return path
 
 
@@ -210,7 +210,7 @@ def test_other_models_sources_options_and_folders_are_refused(
     out = tmp_path / "out"
     written(trained, photos, out)
     other = tmp_path / "model"
-    Classifier.create(other, input_size=16).learn(digits("3", "4", count=10))
+    Classifier.create(other, input_size=16, settings=LIGHT).learn(digits("3", "4", count=10))
     for key, arguments in {
         "source": {"source": "another"},
         "number of classes": {"top_k": 1},
@@ -238,7 +238,7 @@ def test_the_model_must_not_change_meanwhile(
     trained: Path, photos: Path, tmp_path: Path, digits: Digits
 ) -> None:
     model = tmp_path / "model"
-    Classifier.create(model, input_size=16).learn(digits("0", "1", count=10))
+    Classifier.create(model, input_size=16, settings=LIGHT).learn(digits("0", "1", count=10))
 
     class Grows:
         def run(self, work: ShareWork, left: list[Share]) -> Iterator[ShareDone]:

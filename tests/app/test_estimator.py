@@ -24,10 +24,11 @@ from sklearn.utils import estimator_checks
 
 from ease import Classifier, EaseClassifier
 from ease.errors import EaseError
-from tests.app.conftest import QUICK, Digits, write_folder
+from tests.app.conftest import LIGHT, QUICK, Digits, write_folder
 
 frozen = pytest.importorskip("sklearn.frozen", reason="FrozenEstimator came with scikit-learn 1.6")
-SMALL: dict[str, Any] = {"input_size": 16, "augment": "gentle"}
+PLAIN: dict[str, Any] = {"input_size": 16, "augment": "gentle"}
+SMALL: dict[str, Any] = {**PLAIN, "settings": LIGHT}
 
 
 def arrays(digits: Digits, *names: str, count: int = 10, skip: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -166,10 +167,10 @@ def test_cross_validation_is_fitting_on_each_fold_also_in_two_processes(digits: 
 def test_grid_search_finds_the_best_mean(digits: Digits) -> None:
     images, labels = arrays(digits, "6", "0", "3", count=8)
     grid = {"method": ["simplecil", "strata"]}
-    search = GridSearchCV(EaseClassifier(**SMALL), grid, cv=2, scoring="neg_log_loss").fit(images, labels)
+    search = GridSearchCV(EaseClassifier(**PLAIN), grid, cv=2, scoring="neg_log_loss").fit(images, labels)
     means = [
         cross_val_score(
-            EaseClassifier(**SMALL, method=method), images, labels, cv=2, scoring="neg_log_loss"
+            EaseClassifier(**PLAIN, method=method), images, labels, cv=2, scoring="neg_log_loss"
         ).mean()
         for method in grid["method"]
     ]
@@ -197,7 +198,7 @@ def test_calibration_by_scikit_learn_reads_each_column_of_its_class(
 
 def test_votes_are_the_mean_of_confidences(digits: Digits) -> None:
     images, labels = arrays(digits, "6", "0", "3", count=8)
-    members = [("one", EaseClassifier(**SMALL)), ("two", EaseClassifier(**SMALL, method="simplecil"))]
+    members = [("one", EaseClassifier(**SMALL)), ("two", EaseClassifier(**PLAIN, method="simplecil"))]
     voting = VotingClassifier(members, voting="soft", n_jobs=2).fit(images, labels)
     alone = [clone(member).fit(images, labels).predict_proba(images) for _, member in members]
     assert voting.classes_.tolist() == [0, 3, 6]

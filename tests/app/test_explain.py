@@ -16,7 +16,7 @@ from ease.app.explain import Explanation
 from ease.app.explain_page import SIDE, Explained, overlay, write_explanations
 from ease.errors import EaseError
 from ease.streams.intake import as_image_set
-from tests.app.conftest import Digits, refused, write_folder
+from tests.app.conftest import LIGHT, Digits, refused, write_folder
 from tests.app.serving import ROOM, images, png, sentence, serving, state_of
 
 
@@ -109,7 +109,7 @@ def test_every_method_can_be_explained(grown_ease: Classifier, digits: Digits) -
 
 
 def test_a_single_class_has_no_rival(tmp_path: Path, digits: Digits) -> None:
-    model = Classifier.create(tmp_path / "model", input_size=16)
+    model = Classifier.create(tmp_path / "model", input_size=16, settings=LIGHT)
     with pytest.raises(EaseError, match="knows no class yet"):
         model.explain(digits("0")["0"][0])
     model.learn(digits("0", count=4))
@@ -120,7 +120,7 @@ def test_a_single_class_has_no_rival(tmp_path: Path, digits: Digits) -> None:
 
 
 def test_a_large_grid_is_divided_into_few_cells_of_whole_patches(tmp_path: Path, digits: Digits) -> None:
-    model = Classifier.create(tmp_path / "model", input_size=80)  # 10 x 10 patches
+    model = Classifier.create(tmp_path / "model", input_size=80, settings=LIGHT)  # 10 x 10 patches
     model.learn(digits("0", "1", count=4))
     why = model.explain(digits("0", count=1, skip=20)["0"][0], top_k=0)
     assert (why.rows, why.columns) == (5, 5)
@@ -154,7 +154,7 @@ def test_warm_patches_are_orange_and_cold_ones_blue(taught: Classifier) -> None:
 
 
 def test_the_page_shows_each_photo_and_escapes_names(tmp_path: Path, digits: Digits) -> None:
-    model = Classifier.create(tmp_path / "model", input_size=16)
+    model = Classifier.create(tmp_path / "model", input_size=16, settings=LIGHT)
     model.learn({"<b>nought": digits("0", count=4)["0"], "one" * 30: digits("1", count=4)["1"]})
     image = digits("0", count=1, skip=20)["0"][0]
     one = Explained("<i>a/b.png", as_image_set([image]).image(0), model.explain(image))

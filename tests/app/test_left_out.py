@@ -14,13 +14,14 @@ from ease.methods import find_method, save_model
 from ease.storage.model_directory import ModelDirectory
 from ease.streams.transforms import Transforms
 from ease.training.engine import Engine
-from tests.app.conftest import QUICK, Digits
+from tests.app.conftest import EASE, LIGHT, Digits
 
 
 def empty(path: Path, method: str = "strata", **settings: object) -> Classifier:
     backbone = load_backbone(EMBEDDED, input_size=16)
     engine = Engine(backbone, Transforms(backbone.pixels))
     learner_type = find_method(method)
+    settings = {**LIGHT, **settings} if method == "strata" else settings
     learner = learner_type(engine, learner_type.Settings.model_validate(settings))
     directory = ModelDirectory(path)
     save_model(directory, learner, [], augmentation="gentle", seed=1993, next_id=0, history=[])
@@ -28,7 +29,7 @@ def empty(path: Path, method: str = "strata", **settings: object) -> Classifier:
 
 
 def test_every_image_counts_and_confidences_are_right_on_average(tmp_path: Path, digits: Digits) -> None:
-    classifier = empty(tmp_path / "model")
+    classifier = empty(tmp_path / "model", layers=4)  # as everybody has it
     for some in ("01234", "567"):
         classifier.learn(digits(*some, count=16))
     assert classifier.calibration.images == 8 * 16
@@ -109,7 +110,7 @@ def test_images_that_trained_an_adapter_are_not_judged_again(tmp_path: Path, dig
 
 
 def test_methods_that_cannot_tell_have_the_held_out_images(tmp_path: Path, digits: Digits) -> None:
-    classifier = empty(tmp_path / "model", "ease", **QUICK["settings"])
+    classifier = empty(tmp_path / "model", "ease", **EASE["settings"])
     learned = classifier.learn(digits("0", "1", "2", count=12))
     assert classifier.learner.left_out is None
     assert classifier.calibration.images == learned.held_out == 3

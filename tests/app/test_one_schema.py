@@ -16,7 +16,7 @@ from PIL import Image
 
 from ease import Classifier, Prediction
 from ease.app.prediction import Predictions
-from tests.app.conftest import Digits, Outcome
+from tests.app.conftest import LIGHT, Digits, Outcome
 from tests.app.serving import serving
 
 FORMAT = Path(__file__).parents[2] / "docs" / "format.md"
@@ -47,7 +47,7 @@ def photos(tmp_path: Path, digits: Digits, monkeypatch: pytest.MonkeyPatch) -> l
 
 @pytest.fixture
 def trained(tmp_path: Path, digits: Digits, photos: list[str]) -> Classifier:
-    model = Classifier.create(tmp_path / "model", input_size=16)
+    model = Classifier.create(tmp_path / "model", input_size=16, settings=LIGHT)
     model.learn(digits("0", "1", "2", count=10))
     model.correct(photos[1], "2")
     return Classifier.open(model.path)

@@ -18,7 +18,7 @@ from ease.experiments.predictor import evaluate_model
 from ease.methods import open_model
 from ease.storage.manifest import decode_manifest, sealed
 from ease.storage.model_directory import ModelDirectory
-from tests.app.conftest import EASE, QUICK, Digits, refused, write_folder
+from tests.app.conftest import EASE, LIGHT, QUICK, Digits, refused, write_folder
 
 NATIVE = {"architecture": "x86_64", "avx512_bf16": True}
 EMULATING = {"architecture": "x86_64", "avx512_bf16": False}
@@ -210,7 +210,7 @@ def test_a_file_is_continued_in_the_same_precision_only(
 def test_the_commands_take_it(tmp_path: Path, digits: Digits, ease: Any) -> None:
     model, photos = tmp_path / "model", write_folder(tmp_path / "photos", digits("0", "1"))
     learn = ["learn", photos, "--model", model]
-    assert ease(*learn, "--input-size", 16, "--precision", "32-true").code == 0
+    assert ease(*learn, "--input-size", 16, "--set", "layers=1", "--precision", "32-true").code == 0
     assert written(model) == "32-true"
     assert ease(*learn, "--extend").code == 0
     assert written(model) == "bf16-mixed"
@@ -224,4 +224,4 @@ def test_the_estimator_follows_the_environment(digits: Digits, monkeypatch: pyte
     monkeypatch.setenv("EASE_PRECISION", "32-true")
     images = digits("0", "1")
     X, y = np.stack([*images["0"], *images["1"]]), np.repeat(["0", "1"], 8)
-    assert EaseClassifier(input_size=16).fit(X, y).classifier_.precision == "32-true"
+    assert EaseClassifier(input_size=16, settings=LIGHT).fit(X, y).classifier_.precision == "32-true"

@@ -23,7 +23,7 @@ from ease.app.server.telemetry import Log, Metrics
 from ease.errors import EaseError
 from ease.experiments.predictor import PredictionCancelledError
 from ease.storage.model_directory import ModelDirectory
-from tests.app.conftest import Digits
+from tests.app.conftest import LIGHT, Digits
 
 
 class LostError(Exception):
@@ -97,7 +97,7 @@ class Ray:
 @pytest.fixture(scope="module")
 def learned(tmp_path_factory: pytest.TempPathFactory, digits: Digits) -> Path:
     path = tmp_path_factory.mktemp("replicas") / "model"
-    Classifier.create(path, input_size=16).learn(digits("0", "1", count=10))
+    Classifier.create(path, input_size=16, settings=LIGHT).learn(digits("0", "1", count=10))
     return path
 
 

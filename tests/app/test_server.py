@@ -14,8 +14,6 @@ import signal
 import socket
 import stat
 import struct
-import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -66,6 +64,7 @@ from tests.app.serving import (
     state_of,
     zipped,
 )
+from tests.forked import Forked, ease_command
 from tests.test_cli import ease, refused
 
 # --- predicting -----------------------------------------------------------------------------------
@@ -135,7 +134,7 @@ def test_an_empty_model_says_so(tmp_path: Path, pictures: dict[str, list[np.ndar
 def test_a_new_model_may_take_more_time_over_its_first_images(
     tmp_path: Path, pictures: dict[str, list[np.ndarray]]
 ) -> None:
-    settings = {"epochs": 1, "rank": 4}
+    settings = {"epochs": 1, "rank": 4, "layers": 1}
     Classifier.create(tmp_path / "model", input_size=16, augment="gentle", settings=settings)
     archive = zipped(
         {f"{name}/{i}.png": png(p) for name in ("d0", "d1") for i, p in enumerate(pictures[name])}
@@ -926,25 +925,16 @@ class Served:
     """A real `ease serve` in a process of its own."""
 
     def __init__(self, model: Path, work: Path) -> None:
-        words = [
-            sys.executable,
-            "-m",
-            "ease",
-            "serve",
-            "--model",
-            str(model),
-            "--port",
-            "0",
-            "--work",
-            str(work),
-        ]
-        self.log = work.with_name("log")
-        with open(self.log, "w") as log:  # a pipe that nobody empties would stop the server
-            self.process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=log, text=True)
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        found = re.search(r"http://\S+", line)
-        assert found, line + self.log.read_text()
+        work.parent.joinpath("printed").unlink(missing_ok=True)
+        self.log, printed = work.with_name("log"), work.with_name("printed")
+        self.log.write_text("")
+        words = ["serve", "--model", model, "--port", 0, "--work", work]
+        self.process = Forked(ease_command(*words), printed, self.log)
+        found = None
+        while found is None:
+            assert self.process.poll() is None, self.log.read_text()
+            time.sleep(0.02)
+            found = re.search(r"http://\S+(?=\s)", printed.read_text()) if printed.exists() else None
         self.client = httpx.Client(base_url=found.group(), timeout=120)
         self.until("/readyz", lambda answer: answer.status_code == 200)
 
@@ -991,7 +981,7 @@ def test_killed_while_learning_it_comes_back_as_it_was(
         left = second.client.post("/learn", files=parts).json()["job"]
         second.until(f"/jobs/{left}", lambda answer: answer.json()["state"] == "running")
         second.process.send_signal(signal.SIGINT)
-        assert second.process.wait(120) == 0
+        assert second.process.wait() == 0
     finally:
         second.process.kill()
         second.process.wait()

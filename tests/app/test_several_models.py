@@ -24,6 +24,7 @@ from ease.app.server.telemetry import Log
 from ease.app.server.tokens import read_tokens
 from ease.errors import EaseError
 from ease.storage.model_directory import ModelDirectory
+from tests.app.conftest import LIGHT
 from tests.app.serving import ROOM, InThread, check_same_as_offline, images, png, script, sentence
 
 Pictures = dict[str, list[np.ndarray]]
@@ -39,7 +40,7 @@ def two_models(tmp_path_factory: pytest.TempPathFactory, pictures: Pictures) -> 
     """Two models of different digits that share a backbone."""
     folder = tmp_path_factory.mktemp("several")
     for name, classes in {"low": ("d0", "d1"), "high": ("d8", "d9")}.items():
-        model = Classifier.create(folder / name, input_size=16, augment="gentle")
+        model = Classifier.create(folder / name, input_size=16, augment="gentle", settings=LIGHT)
         model.learn({each: pictures[each][:4] for each in classes}, thumbnails=True)
     return folder
 

@@ -22,14 +22,14 @@ from ease.app.card import model_card
 from ease.app.sharing import pull, push
 from ease.errors import EaseError
 from ease.reporting.significance import wilson
-from tests.app.conftest import Digits, Outcome, refused
+from tests.app.conftest import LIGHT, Digits, Outcome, refused
 from tests.app.fake_hub import FakeHub, fake_hub
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory, digits: Digits) -> Path:
     path = tmp_path_factory.mktemp("sharing") / "numbers"
-    classifier = Classifier.create(path, input_size=16, augment="gentle")
+    classifier = Classifier.create(path, input_size=16, augment="gentle", settings=LIGHT)
     classifier.learn(digits("0", "1", count=12))
     classifier.learn({"<b>|x|": digits("2", count=3)["2"]}, thumbnails=True)
     return path

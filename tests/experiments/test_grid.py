@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -32,6 +28,7 @@ from ease.storage import files
 from ease.storage.files import read_tensors, write_tensors
 from ease.storage.lease import LeaseLostError, lease_holder
 from ease.storage.lock import WriterLock
+from tests.forked import Forked
 
 QUICK = {"dataset": "digits", "protocol": "B0 Inc5", "limit_per_class": 6, "input_size": 16}
 MAY_DIFFER = ("seconds", "peak_memory", "passes_repeated", "passes_reused", "versions")
@@ -134,22 +131,12 @@ def test_several_processes_find_what_one_finds(tmp_path: Path) -> None:
 
 
 def test_processes_leave_when_the_one_that_started_them_is_killed(tmp_path: Path) -> None:
-    work = f"""
-from pathlib import Path
-from tests.experiments.test_grid import cell
-from ease.experiments.executors.local import LocalProcesses
-from ease.experiments.grid import Grid
-if __name__ == "__main__":
-    Grid(Path({str(tmp_path)!r})).run([cell(epochs=500, seed=1), cell(epochs=500, seed=2)], LocalProcesses(2))
-"""
-    script = tmp_path / "work.py"
-    script.write_text(work)
-    path = os.pathsep.join([str(Path(__file__).parents[2]), *sys.path])
-    parent = subprocess.Popen([sys.executable, script], env={**os.environ, "PYTHONPATH": path})
+    cells = [cell(epochs=500, seed=seed) for seed in (1, 2)]
+    parent = Forked(lambda: Grid(tmp_path).run(cells, LocalProcesses(2)), tmp_path / "printed")
     started = _wait_for(lambda: len(list(tmp_path.glob("cells/*/run.json"))) == 2)
-    parent.send_signal(signal.SIGKILL)
+    parent.kill()
     parent.wait()
-    assert started
+    assert started, parent.out.read_text()
     # A cell is free again when nobody works on it any more.
     assert _wait_for(lambda: not any(_locked(folder / "model") for folder in tmp_path.glob("cells/*")))
 
@@ -240,18 +227,11 @@ def _without_temporary(found: dict[str, bytes]) -> dict[str, bytes]:
 
 def test_a_cell_that_another_process_works_on_is_waited_for_and_run_once(tmp_path: Path) -> None:
     one = cell(epochs=40)
-    work = f"""
-from pathlib import Path
-from tests.experiments.test_grid import cell
-from ease.experiments.grid import Grid
-Grid(Path({str(tmp_path)!r})).run([cell(epochs=40)])
-"""
-    path = os.pathsep.join([str(Path(__file__).parents[2]), *sys.path])
-    other = subprocess.Popen([sys.executable, "-c", work], env={**os.environ, "PYTHONPATH": path})
     grid = Grid(tmp_path)
+    other = Forked(lambda: Grid(tmp_path).run([one]), tmp_path / "printed")
     assert _wait_for(lambda: grid.holder(one) is not None)
     grid.run([one])
-    assert other.wait(60) == 0
+    assert other.wait() == 0, other.out.read_text()
     assert grid.record(one) is not None
     holder = lease_holder(tmp_path / "leases" / one.name)
     assert holder is not None

@@ -9,7 +9,6 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -21,14 +20,6 @@ from tests.faults.specification import CREATE, Classes, Specification, digits, f
 EXAMPLES = int(os.environ.get("EASE_FAULT_EXAMPLES", "5"))
 IMAGES = digits()
 DIES = script("import os; os._exit(9)")
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _quick_disk() -> Any:
-    """Only a power cut could tell the difference."""
-    real, os.fsync = os.fsync, lambda handle: None  # type: ignore[assignment,misc]
-    yield
-    os.fsync = real
 
 
 class ServedModel(RuleBasedStateMachine):

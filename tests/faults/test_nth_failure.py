@@ -6,7 +6,6 @@ import fcntl
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -27,10 +26,8 @@ SHARE = (
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    real, os.fsync = os.fsync, lambda handle: None  # type: ignore[assignment,misc]
-    yield World(tmp_path_factory.mktemp("faults"))
-    os.fsync = real
+def world(tmp_path_factory: pytest.TempPathFactory) -> World:
+    return World(tmp_path_factory.mktemp("faults"))
 
 
 @pytest.mark.parametrize("name", OPERATIONS)

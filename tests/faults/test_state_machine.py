@@ -8,7 +8,6 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 from campaign.faults import check_tidy, command, temporaries
 from campaign.injection import KILLED, KINDS, Injection, in_child, injected
@@ -23,14 +22,6 @@ EXAMPLES = int(os.environ.get("EASE_FAULT_EXAMPLES", "8"))
 """How many sequences are tried; `make faults` tries more."""
 IMAGES = digits()
 MOST_CLASSES = 6
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _quick_disk() -> Any:
-    """Only a power cut could tell the difference."""
-    real, os.fsync = os.fsync, lambda handle: None  # type: ignore[assignment,misc]
-    yield
-    os.fsync = real
 
 
 class GrowingModel(RuleBasedStateMachine):

@@ -34,7 +34,7 @@ from ease.methods import (
     set_budget,
 )
 from ease.storage.model_directory import ModelDirectory
-from ease.streams import Dataset, ImageSet, Stream
+from ease.streams import Dataset, ImageSet, Stream, Task
 from ease.streams.protocol import make_stream
 from ease.streams.transforms import Transforms
 from ease.training.engine import Engine
@@ -68,36 +68,102 @@ VARIANTS = {
 NAMES = [*methods(), *VARIANTS]
 
 
-def make(name: str, engine: Engine) -> tuple[Learner, Memory | None]:
+def make(name: str, engine: Engine, **more: object) -> tuple[Learner, Memory | None]:
     name, variant = VARIANTS.get(name, (name, {}))
     method = methods()[name]
     quick = {**QUICK, **FULL} if method.tuning == "full" else QUICK
-    quick = {**quick, **variant}
+    quick = {**quick, **variant, **more}
     settings = {key: value for key, value in quick.items() if key in method.Settings.model_fields}
     memory = Memory(3, seed=engine.seed) if method.kind == "exemplar-based" else None
     return method(engine, method.Settings.model_validate(settings)), memory
 
 
-def learn(name: str, engine: Engine, stream: Stream) -> tuple[Learner, Memory | None]:
-    learner, memory = make(name, engine)
+def learn(name: str, engine: Engine, stream: Stream, **more: object) -> tuple[Learner, Memory | None]:
+    learner, memory = make(name, engine, **more)
     for task in stream.tasks:
         learner.learn(task, memory)
     return learner, memory
 
 
-_learned: dict[str, tuple[Learner, Memory | None]] = {}
+class Poison:
+    """A source that nobody may look at."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def __len__(self) -> int:
+        return self.size
+
+    def load(self, index: int) -> torch.Tensor:
+        raise AssertionError("this image is not the learner's to see")
+
+    def digest(self, index: int) -> str:
+        raise AssertionError("this image is not the learner's to see")
 
 
-def learned(name: str, engine: Engine, stream: Stream) -> tuple[Learner, Memory | None]:
-    """A learner of the usual stream that a test may change: a copy of one that was trained once in this process."""
-    if name not in _learned:
-        own = Engine(
+class Watched:
+    """A learner of the usual stream, and what was seen while it learned.
+
+    It cannot look at test images, nor (but for a ceiling) at a task that is past: they raise an error.
+    """
+
+    def __init__(self, name: str, engine: Engine, stream: Stream) -> None:
+        self.engine = Engine(
             copy.deepcopy(engine.backbone), engine.transforms, seed=engine.seed, batch_size=engine.batch_size
         )
-        _learned[name] = learn(name, own, stream)
-    kept = _learned[name][0].engine
-    pairs = [(kept, engine), (kept.backbone, engine.backbone), (kept.backbone.vit, engine.backbone.vit)]
-    return copy.deepcopy(_learned[name], {id(theirs): ours for theirs, ours in pairs})
+        self.before = tensors_hash(self.engine.backbone.vit.state_dict())
+        self.trained: list[int] = []
+        """Parameters that each task trained."""
+        self.shapes: list[tuple[int, ...]] = []
+        """Of the logits of each task's test images, right after it was learned."""
+        self.copies: list[tuple[Learner, Memory | None]] = []
+        """The learner and its memory as they were after each task."""
+        self.tasks: list[Task] = []
+        fit = self.engine.fit
+
+        def counting(module: torch.nn.Module, *args: object, **kwargs: object) -> list[float]:
+            self.trained[-1] += sum(p.numel() for p in module.parameters() if p.requires_grad)
+            return fit(module, *args, **kwargs)  # type: ignore[arg-type]
+
+        self.engine.fit = counting  # type: ignore[method-assign]
+        learner, memory = make(name, self.engine)
+        for task in stream.tasks:
+            test = replace(task.test, source=Poison(len(task.test)))
+            own = replace(task, train=replace(task.train), test=test)
+            self.tasks.append(own)
+            self.trained.append(0)
+            learner.learn(own, memory)
+            if learner.kind != "ceiling":  # which may look back, yet not at test images nor ahead
+                # From here on the task is the past: whoever kept a reference to its images finds them gone.
+                object.__setattr__(own.train, "source", Poison(len(own.train)))
+            self.shapes.append(tuple(logits(learner, task.test).shape))
+            self.copies.append(self.copied((learner, memory), self.engine))
+        self.engine.fit = fit  # type: ignore[method-assign]
+        self.after = tensors_hash(self.engine.backbone.vit.state_dict())
+
+    def copied(self, both: tuple[Learner, Memory | None], engine: Engine) -> tuple[Learner, Memory | None]:
+        """A copy that computes with another engine."""
+        kept = self.engine
+        pairs = [(kept, engine), (kept.backbone, engine.backbone), (kept.backbone.vit, engine.backbone.vit)]
+        return copy.deepcopy(both, {id(theirs): ours for theirs, ours in pairs})
+
+
+_watched: dict[str, Watched] = {}
+
+
+def watched(name: str, engine: Engine, stream: Stream) -> Watched:
+    """The one of this process: training is most of the time that these tests take."""
+    if name not in _watched:
+        _watched[name] = Watched(name, engine, stream)
+    return _watched[name]
+
+
+def learned(
+    name: str, engine: Engine, stream: Stream, tasks: int | None = None
+) -> tuple[Learner, Memory | None]:
+    """A learner of the usual stream, or of its first tasks, that a test may change."""
+    found = watched(name, engine, stream)
+    return found.copied(found.copies[(tasks or len(stream)) - 1], engine)
 
 
 def logits(learner: Learner, images: ImageSet) -> torch.Tensor:
@@ -122,23 +188,21 @@ def fresh_engine(backbone: Backbone) -> Engine:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_learns_above_chance_and_leaves_the_base_alone(name: str, engine: Engine, stream: Stream) -> None:
-    before = tensors_hash(engine.backbone.vit.state_dict())
-    learner, memory = make(name, engine)
-    for task in stream.tasks:
-        learner.learn(task, memory)
-        assert logits(learner, task.test).shape == (len(task.test), task.classes.stop)
+    found = watched(name, engine, stream)
+    assert found.shapes == [(len(task.test), task.classes.stop) for task in stream.tasks]
     images = test_images(stream)
+    learner, _ = learned(name, engine, stream)
     accuracy = np.mean(logits(learner, images).argmax(1).numpy() == images.labels)
     assert accuracy > 1.3 / 6
-    assert tensors_hash(engine.backbone.vit.state_dict()) == before
-    assert not any(p.requires_grad or p.grad is not None for p in engine.backbone.vit.parameters())
+    assert found.before == found.after == tensors_hash(engine.backbone.vit.state_dict())
+    assert not any(p.requires_grad or p.grad is not None for p in found.engine.backbone.vit.parameters())
 
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("protocol", ["B3 Inc2", "B0 Inc4"])
 def test_uneven_tasks(name: str, protocol: str, engine: Engine, six_digits: Dataset) -> None:
     stream = make_stream(six_digits, protocol)
-    learner, _ = learn(name, engine, stream)
+    learner, _ = learn(name, engine, stream, epochs=1, align_epochs=2)  # how well it learns is not asked here
     assert learner.task_sizes == [len(task.classes) for task in stream.tasks]
     assert logits(learner, stream.tasks[0].test).shape[1] == 6
 
@@ -202,51 +266,21 @@ def test_saved_and_loaded_it_is_the_same_and_can_go_on(
 
 @pytest.mark.parametrize("name", NAMES)
 def test_declared_parameters_are_the_real_ones(name: str, engine: Engine, stream: Stream) -> None:
-    trained: list[int] = []
-    fit = engine.fit
-
-    def counting(module: torch.nn.Module, *args: object, **kwargs: object) -> list[float]:
-        trained[-1] += sum(p.numel() for p in module.parameters() if p.requires_grad)
-        return fit(module, *args, **kwargs)  # type: ignore[arg-type]
-
-    engine.fit = counting  # type: ignore[method-assign]
-    learner, memory = make(name, engine)
-    for task in stream.tasks:
-        trained.append(0)
-        learner.learn(task, memory)
+    learner, _ = learned(name, engine, stream)
     costs = learner.costs()
-    assert costs.trained == trained
+    assert costs.trained == watched(name, engine, stream).trained
     files, _ = learner.state()
     weights = [v for name, part in files.items() for n, v in part.items() if v.is_floating_point()]
     assert costs.stored == sum(v.numel() for v in weights)
 
 
-class Poison:
-    """A source that nobody may look at."""
-
-    def __init__(self, size: int) -> None:
-        self.size = size
-
-    def __len__(self) -> int:
-        return self.size
-
-    def load(self, index: int) -> torch.Tensor:
-        raise AssertionError("this image is not the learner's to see")
-
-    def digest(self, index: int) -> str:
-        raise AssertionError("this image is not the learner's to see")
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_never_sees_test_images_nor_past_or_future_tasks(name: str, engine: Engine, stream: Stream) -> None:
-    learner, memory = make(name, engine)
-    for now in range(len(stream)):
-        task = stream.tasks[now]
-        poisoned = replace(task, test=replace(task.test, source=Poison(len(task.test))))
-        learner.learn(poisoned, memory)
-        if learner.kind != "ceiling":  # which may look back, yet not at test images nor ahead
-            # From here on the task is the past: whoever kept a reference to its images finds them gone.
-            object.__setattr__(task.train, "source", Poison(len(task.train)))
+    found = watched(name, engine, stream)  # each look would have been an error
+    assert len(found.tasks) == len(stream)
+    assert all(isinstance(task.test.source, Poison) for task in found.tasks)
+    past = [isinstance(task.train.source, Poison) for task in found.tasks]
+    assert past == [found.copies[0][0].kind != "ceiling"] * len(stream)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -302,9 +336,7 @@ def test_extending_known_classes(name: str, engine: Engine, stream: Stream, tmp_
 
 @pytest.mark.parametrize("name", NAMES)
 def test_forgetting_a_class(name: str, engine: Engine, stream: Stream, tmp_path: Path) -> None:
-    learner, memory = make(name, engine)
-    for task in stream.tasks[:2]:
-        learner.learn(task, memory)
+    learner, memory = learned(name, engine, stream, tasks=2)
     if not isinstance(learner, Forgettable):
         with pytest.raises(EaseError, match=f"a model of '{learner.name}' cannot forget a class: only"):
             forgettable(learner)

@@ -17,6 +17,7 @@ from ease.errors import EaseError
 from ease.methods import Learner
 from ease.methods import _registry as registry
 from ease.methods.simplecil import SimpleCil
+from tests.forked import Forked, ease_command
 from tests.test_cli import ease, refused
 
 ROOT = Path(__file__).parents[2]
@@ -95,8 +96,14 @@ def test_all_that_work_are_listed_and_each_other_one_gets_a_line(site: str) -> N
 
 def test_it_runs_and_its_model_asks_for_it(site: str, tmp_path: Path) -> None:
     words = ["--method", "whitened", "--set", "shrinkage=0.2", "--out", tmp_path / "run"]
-    result = outside(site, "run", *DIGITS, *words)
-    assert result.returncode == 0, result.stderr
+
+    def work() -> None:
+        sys.path.insert(0, site)
+        registry._discover.cache_clear()
+        ease_command("run", *DIGITS, *words)()
+
+    child = Forked(work, tmp_path / "printed")
+    assert child.wait() == 0, child.out.read_text()
     record = json.loads((tmp_path / "run" / "record.json").read_text())
     assert record["config"]["method"] == "whitened"
     assert record["config"]["settings"] == {"shrinkage": 0.2}
@@ -105,8 +112,9 @@ def test_it_runs_and_its_model_asks_for_it(site: str, tmp_path: Path) -> None:
     assert "unknown method 'whitened'" in line
 
 
-def test_a_broken_one_is_refused_when_asked_for(site: str, tmp_path: Path) -> None:
-    line = refused(outside(site, "run", *DIGITS, "--method", "broken", "--out", tmp_path / "run"))
+@pytest.mark.usefixtures("installed")
+def test_a_broken_one_is_refused_when_asked_for(tmp_path: Path) -> None:
+    line = refused(ease("run", *DIGITS, "--method", "broken", "--out", tmp_path / "run"))
     assert "method 'broken' of package 'acme-broken' cannot be used: ModuleNotFoundError" in line
     assert not (tmp_path / "run").exists()
 

@@ -6,8 +6,9 @@ import contextlib
 import errno
 import json
 import os
+import posix
 import resource
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,14 @@ from ease.storage import files
 from ease.storage.files import FileEntry
 
 Fault = Callable[[str, Path], None]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _real_disk() -> Iterator[None]:
+    """Other tests do without syncing."""
+    replaced, os.fsync = os.fsync, posix.fsync
+    yield
+    os.fsync = replaced
 
 
 def content(folder: Path) -> dict[str, bytes]:

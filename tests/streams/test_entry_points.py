@@ -121,6 +121,7 @@ def test_our_names_stay_ours_and_a_note_says_that_another_wanted_one() -> None:
     assert any("package 'acme-clash-data' cannot be used" in note for note in digits.notes)
 
 
+@pytest.mark.usefixtures("installed")
 def test_the_command_lists_them_and_refuses_the_broken_one(site: str, tmp_path: Path) -> None:
     result = outside(site, "datasets", "--json")
     assert result.returncode == 0, result.stderr
@@ -134,7 +135,7 @@ def test_the_command_lists_them_and_refuses_the_broken_one(site: str, tmp_path: 
         "unfinished",
     ]
     words = ["run", "--dataset", "broken", "--method", "simplecil", "--out", str(tmp_path / "run")]
-    line = refused(outside(site, *words))
+    line = refused(ease(*words))
     assert "dataset 'broken' of package 'acme-broken-data' cannot be used: ModuleNotFoundError" in line
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Sequence
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jinja2 import Environment, StrictUndefined
+from jinja2 import Environment, StrictUndefined, Template
 from markupsafe import Markup, escape
 from matplotlib.figure import Figure
 
@@ -54,11 +55,7 @@ def render_report(records: Sequence[RunRecord], title: str | None = None) -> str
     """The report as HTML text; everything that comes from a record is escaped."""
     grouped = group(records)
     benchmarks = by_benchmark(grouped)
-    environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    template = environment.from_string(files("ease.reporting").joinpath("report.html").read_text("utf-8"))
-    return template.render(
+    return _template().render(
         title=title or _title(list(benchmarks)),
         lead=_lead(grouped, benchmarks),
         sections=[_section(number, *item) for number, item in enumerate(benchmarks.items())],
@@ -66,6 +63,15 @@ def render_report(records: Sequence[RunRecord], title: str | None = None) -> str
         versions=_versions(records),
         notes=_notes(grouped),
     )
+
+
+@cache
+def _template() -> Template:
+    """Compiled once, which takes as long as drawing two pictures."""
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    return environment.from_string(files("ease.reporting").joinpath("report.html").read_text("utf-8"))
 
 
 def _section(number: int, benchmark: BenchmarkKey, members: list[Series]) -> dict[str, Any]:

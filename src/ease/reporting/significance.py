@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
 
 FEW = 5
 """Below so many seeds no test can be trusted to say much."""
@@ -35,6 +34,8 @@ def paired(a: Sequence[float], b: Sequence[float]) -> Paired:
     """Paired t-test and an exact test of the values of A and B, seed by seed; at least two."""
     if len(a) != len(b) or len(a) < 2:
         raise ValueError(f"paired values must be two or more on both sides, not {len(a)} and {len(b)}")
+    from scipy import stats  # a second to import
+
     differences = np.asarray(b, dtype=float) - np.asarray(a, dtype=float)
     deviation = float(differences.std(ddof=1))
     # Rounding leaves a trace of deviation between differences that are equal.
@@ -70,6 +71,8 @@ class McNemar:
 
 def mcnemar(right_a: np.ndarray, right_b: np.ndarray) -> McNemar:
     """McNemar's exact test; `right_a[i]` says whether A is right about image i."""
+    from scipy import stats  # a second to import
+
     only_a = int(np.count_nonzero(right_a & ~right_b))
     only_b = int(np.count_nonzero(right_b & ~right_a))
     either = only_a + only_b

@@ -21,6 +21,11 @@ from tests.app.fake_server import FakeServer
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 FLAGS = ["--no-sandbox", "--use-fake-ui-for-media-stream", "--use-fake-device-for-media-stream"]
+IMPATIENT = """
+const patient = window.setTimeout;
+window.setTimeout = (act, ms = 0, ...more) => patient(act, ms >= 300 ? ms / 20 : ms, ...more);
+"""
+"""The page asks for its job every second or so, which most of these tests would spend waiting."""
 
 
 @pytest.fixture
@@ -39,7 +44,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     data = load_dataset("digits", None, 4).train
     path = tmp_path_factory.mktemp("original") / "model"
-    small: dict[str, Any] = {"input_size": 16, "augment": "gentle"}
+    small: dict[str, Any] = {"input_size": 16, "augment": "gentle", "settings": {"layers": 1}}
     photos: dict[str, list[np.ndarray]] = {}
     for at, label in enumerate(data.labels.tolist()):
         photos.setdefault(f"digit {label}", []).append(data.image(at).permute(1, 2, 0).numpy())
@@ -79,8 +84,9 @@ def site(request: pytest.FixtureRequest) -> Any:
     return Site(request.getfixturevalue("real"), tuple(f"digit {n}" for n in range(6)))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def browser() -> Iterator[Any]:
+    """For the tests of this folder only: as long as it is there, asyncio has a running loop in this thread."""
     from tests.app.page.browsing import playwright
 
     if CHROMIUM is None:
@@ -98,9 +104,11 @@ def visit(browser: Any) -> Iterator[Callable[..., Any]]:
 
     contexts, complaints, asked = [], [], []
 
-    def visit(url: str, **options: Any) -> Any:
+    def visit(url: str, patient: bool = False, **options: Any) -> Any:
         context = browser.new_context(**{"viewport": {"width": 1000, "height": 800}, **options})
         context.set_default_timeout(20_000)
+        if not patient:
+            context.add_init_script(IMPATIENT)
         contexts.append(context)
         page = context.new_page()
         page.on("pageerror", lambda error: complaints.append(str(error)))
