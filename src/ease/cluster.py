@@ -5,8 +5,10 @@ from __future__ import annotations
 import logging
 import os
 import re
+import signal
 import socket
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from typing import Any
@@ -60,27 +62,38 @@ def connected(address: str = HERE, object_store: int = OBJECT_STORE) -> Iterator
     if not looks_like_address(address):
         raise EaseError(f"'{address}' is not the address of a Ray cluster: write HOST:PORT, or leave it out")
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
-    if address == HERE and "RAY_ADDRESS" not in os.environ:
+    options["address"] = address = (os.environ.get("RAY_ADDRESS") or HERE) if address == HERE else address
+    if address == HERE:  # said in words: without an address Ray takes the last cluster that was started here
         options |= {"object_store_memory": object_store, "include_dashboard": False}
     else:
-        options["address"] = os.environ["RAY_ADDRESS"] if address == HERE else address
         options["runtime_env"] = {"env_vars": {n: os.environ[n] for n in _INHERITED if n in os.environ}}
-    where = str(options.get("address", "this machine"))
+    where = "this machine" if address == HERE else address
     try:
         _knock(where)
-        ray.init(**options)
+        with _sigterm_kept():
+            ray.init(**options)
     except (ConnectionError, TimeoutError, RuntimeError, ValueError, OSError) as error:
         raise EaseError(
             f"cannot reach the Ray cluster at {where} ({one_line(str(error))[:200]}): "
             "start it with 'ray start --head', or leave the address out"
         ) from error
-    try:
-        with redirect_stdout(
-            sys.stderr
-        ):  # where Ray prints that nodes were lost, between the lines of our JSON
+    # Ray prints that nodes were lost, between the lines of our JSON, and does so until it is shut down.
+    with redirect_stdout(sys.stderr):
+        try:
             yield ray
+        finally:
+            ray.shutdown()
+
+
+@contextmanager
+def _sigterm_kept() -> Iterator[None]:
+    """Ray replaces what a process does when it is told to stop. A server would then not end as it should."""
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
     finally:
-        ray.shutdown()
+        if callable(before) and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, before)
 
 
 def _knock(address: str) -> None:
