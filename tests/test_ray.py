@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import socket
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -84,6 +85,18 @@ def test_a_cluster_that_does_not_answer_is_one_line() -> None:
         "first": "'first' is not the address of a Ray cluster",
     }.items():
         with pytest.raises(EaseError, match=message), connected(address):
+            pass
+
+
+def test_a_cluster_whose_head_is_stopped_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("ray")
+    monkeypatch.setattr("ease.cluster.KNOCK_SECONDS", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as listening:  # the kernel accepts for it
+        address = f"127.0.0.1:{listening.getsockname()[1]}"
+        with (
+            pytest.raises(EaseError, match=rf"at {address} \(it does not answer within 0\.2 seconds\)"),
+            connected(address),
+        ):
             pass
 
 

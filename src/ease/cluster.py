@@ -24,6 +24,7 @@ KNOCK_SECONDS = 10.0
 """How long a cluster may take to answer."""
 
 _ADDRESS = re.compile(r"(ray://)?(\[[0-9a-fA-F:.]+\]|[\w.-]+):[0-9]{1,5}|auto|local")
+_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 _INHERITED = ("PYTHONPATH", "EASE_DATA", "EASE_WEIGHTS", "EASE_CACHE")
 """Variables that processes on other nodes get from the command."""
 
@@ -97,10 +98,22 @@ def _sigterm_kept() -> Iterator[None]:
 
 
 def _knock(address: str) -> None:
-    """Ray itself tries for many minutes to reach a host that is not there."""
+    """Ray itself tries for many minutes to reach a host that is not there, or a head whose process is stopped.
+
+    The kernel accepts connections for a process that is stopped. One that works answers the first bytes of HTTP/2, which
+    Ray speaks, at once; what it says does not matter here.
+    """
     host, colon, port = address.removeprefix("ray://").rpartition(":")
-    if colon:
-        socket.create_connection((host.strip("[]"), int(port)), KNOCK_SECONDS).close()
+    if not colon:
+        return
+    with socket.create_connection((host.strip("[]"), int(port)), KNOCK_SECONDS) as connection:
+        connection.sendall(_PREFACE)
+        try:
+            connection.recv(1)
+        except ConnectionError:  # it speaks TLS, perhaps
+            pass
+        except TimeoutError:
+            raise TimeoutError(f"it does not answer within {KNOCK_SECONDS:g} seconds") from None
 
 
 def node_name() -> str:
