@@ -100,8 +100,8 @@ def _sigterm_kept() -> Iterator[None]:
 def _knock(address: str) -> None:
     """Ray itself tries for many minutes to reach a host that is not there, or a head whose process is stopped.
 
-    The kernel accepts connections for a process that is stopped. One that works answers the first bytes of HTTP/2, which
-    Ray speaks, at once; what it says does not matter here.
+    The kernel accepts connections for a process that is stopped. One that works answers the first bytes of HTTP/2,
+    which Ray speaks, at once; what it says does not matter here.
     """
     host, colon, port = address.removeprefix("ray://").rpartition(":")
     if not colon:

@@ -180,8 +180,13 @@ def _temporary_folder() -> Iterator[str]:
 def _cluster() -> Iterator[TwoNodes]:
     pytest.importorskip("ray")
     path = os.pathsep.join([SOURCE, *filter(None, [os.environ.get("PYTHONPATH")])])
-    quiet = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
-    with _temporary_folder() as folder, _environment(PYTHONPATH=path, RAY_TMPDIR=folder, **quiet):
+    settings = {
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+        # Ray's default is 15: beside anything else that computes, the tests would take many times as long.
+        "RAY_worker_niceness": "0",
+    }
+    with _temporary_folder() as folder, _environment(PYTHONPATH=path, RAY_TMPDIR=folder, **settings):
         found = TwoNodes()
         try:
             yield found
