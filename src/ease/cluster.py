@@ -76,7 +76,8 @@ def connected(address: str = HERE, object_store: int = OBJECT_STORE) -> Iterator
     except (ConnectionError, TimeoutError, RuntimeError, ValueError, OSError) as error:
         raise EaseError(
             f"cannot reach the Ray cluster at {where} ({one_line(str(error))[:200]}): "
-            "start it with 'ray start --head', or leave the address out"
+            "start it with 'ray start --head', or leave the address out; "
+            "if it asks for a token, set RAY_AUTH_MODE=token"
         ) from error
     # Ray prints that nodes were lost, between the lines of our JSON, and does so until it is shut down.
     with redirect_stdout(sys.stderr):
