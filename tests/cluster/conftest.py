@@ -19,11 +19,8 @@ from typing import Any
 
 import pytest
 
-import ease
-from ease.cluster import connected
 from tests.cluster.tools import GRACE, LIMIT, PATIENCE, LimitReachedError, limited
 
-SOURCE = str(Path(ease.__file__).parents[1])
 MEMORY = 100 * 2**20
 """Bytes of shared memory of a node."""
 ROOM = 4 * 2**30
@@ -104,6 +101,8 @@ class TwoNodes:
         Yields:
             A function that frees the core.
         """
+        from ease.cluster import connected
+
         with connected(self.address) as ray:
             strategy = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
             place = strategy(str(self._cluster.head_node.node_id), soft=False)
@@ -179,7 +178,11 @@ def _temporary_folder() -> Iterator[str]:
 @pytest.fixture(scope="session")
 def _cluster() -> Iterator[TwoNodes]:
     pytest.importorskip("ray")
-    path = os.pathsep.join([SOURCE, *filter(None, [os.environ.get("PYTHONPATH")])])
+    import ease
+
+    path = os.pathsep.join(
+        [str(Path(ease.__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    )
     settings = {
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
