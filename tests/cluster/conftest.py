@@ -14,6 +14,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,10 @@ FOLDER = "ease-ray-"
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip what cannot run here. A cluster needs the cores for itself, so it does not run beside other tests."""
     mine = [item for item in items if Path(__file__).parent in item.path.parents]
+    if find_spec("ray") is None:
+        for item in mine:
+            if "cluster" in getattr(item, "fixturenames", ()):
+                item.add_marker(pytest.mark.skip(reason="Ray is not installed: pip install 'ease-cil[ray]'"))
     if "PYTEST_XDIST_WORKER" in os.environ:
         for item in mine:
             item.add_marker(pytest.mark.skip(reason="needs the cores for itself: pytest tests/cluster"))
@@ -177,7 +182,6 @@ def _temporary_folder() -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def _cluster() -> Iterator[TwoNodes]:
-    pytest.importorskip("ray")
     import ease
 
     path = os.pathsep.join(
