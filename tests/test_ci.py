@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 RUN = Path(__file__).parents[1] / ".ci" / "run"
-USED = ("bash", "dirname", "mktemp", "tee", "grep", "tail", "rm", "cat", "chmod", "paste")
+USED = ("bash", "dirname", "mktemp", "tee", "grep", "tail", "rm", "cat", "chmod", "awk")
 
 if shutil.which("bash") is None:
     pytest.skip("there is no bash", allow_module_level=True)
@@ -75,6 +75,21 @@ def test_a_browser_that_is_there_is_left_alone(machine: Machine) -> None:
     done = machine.run()
     assert machine.called() == ["make test", "make lint"]
     assert done.stderr == "NOTE: 22 skipped; the reasons are above.\n"
+
+
+def test_what_both_calls_of_pytest_skip_is_added_up(machine: Machine) -> None:
+    machine.add("chromium", "")
+    machine.tests("700 passed, 22 skipped in 300.00s\n8 passed, 3 skipped, 7 deselected in 70.00s")
+    assert machine.run().stderr == "NOTE: 25 skipped; the reasons are above.\n"
+    machine.tests("722 passed in 300.00s\n11 passed, 7 deselected in 70.00s")
+    assert machine.run().stderr == ""
+
+
+def test_the_tests_on_a_cluster_are_part_of_what_ci_runs() -> None:
+    told = (RUN.parents[1] / "Makefile").read_text().partition("\ntest:")[2].partition("\n\n")[0]
+    calls = [line for line in told.splitlines() if "-m pytest" in line]
+    assert ["tests/cluster" in call for call in calls] == [True, True]
+    assert [call.endswith("--ignore tests/cluster") for call in calls] == [True, False]
 
 
 @pytest.mark.parametrize("package", ["no network", "no package", "no apt"])

@@ -464,3 +464,26 @@ def test_a_misspelt_setting_without_a_value_is_refused_too(tmp_path: Path) -> No
         assert "did you mean 'epochs'?" in refused(ease(*words))
     words = ["run", "--dataset", "digits", "--protocol", "B0 Inc-1", "--out", tmp_path / "o"]
     assert "is not of the form" in refused(ease(*words))
+
+
+@pytest.mark.parametrize(
+    ("command", "line"),
+    [
+        ("run", "interrupted: a run continues with 'ease run --resume DIR'\n"),
+        ("study", "interrupted: the same command goes on\n"),
+        ("paper", "interrupted: the same command goes on\n"),
+        ("serve", "interrupted\n"),
+    ],
+)
+def test_an_interrupted_command_says_how_to_go_on(
+    command: str, line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("ease.cli.app", interrupted)
+    monkeypatch.setattr("sys.argv", ["ease", command])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 130
+    assert capsys.readouterr().err == line

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import signal
+import socket
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -84,6 +88,18 @@ def test_a_cluster_that_does_not_answer_is_one_line() -> None:
             pass
 
 
+def test_a_cluster_whose_head_is_stopped_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("ray")
+    monkeypatch.setattr("ease.cluster.KNOCK_SECONDS", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as listening:  # the kernel accepts for it
+        address = f"127.0.0.1:{listening.getsockname()[1]}"
+        with (
+            pytest.raises(EaseError, match=rf"at {address} \(it does not answer within 0\.2 seconds\)"),
+            connected(address),
+        ):
+            pass
+
+
 def cell(**options: object) -> Cell:
     return Cell(*resolve({"dataset": "digits", "method": "simplecil", **options}))
 
@@ -102,3 +118,55 @@ def test_a_cell_of_several_processes_is_refused_before_anything_is_started(tmp_p
     for options in ({"devices": 2}, {"nodes": 2}):
         with pytest.raises(EaseError, match="a cell on a Ray cluster is one process"):
             Grid(tmp_path).run([cell(**options)], RayCluster("127.0.0.1:9"))
+
+
+class PlayedRay:
+    """As much of Ray as a connection needs. It does what the real one does to the process that calls it."""
+
+    def __init__(self) -> None:
+        self.given: dict[str, Any] = {}
+
+    def is_initialized(self) -> bool:
+        return False
+
+    def init(self, **options: Any) -> None:
+        self.given = options
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(15))
+
+    def shutdown(self) -> None:
+        print("a node was lost")
+
+
+@pytest.fixture
+def played(monkeypatch: pytest.MonkeyPatch) -> Iterator[PlayedRay]:
+    ray, before = PlayedRay(), signal.getsignal(signal.SIGTERM)
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    yield ray
+    signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.parametrize("named", [None, "", "local", "auto"])
+def test_without_an_address_ray_is_started_here_unless_the_environment_names_a_cluster(
+    played: PlayedRay, monkeypatch: pytest.MonkeyPatch, named: str | None
+) -> None:
+    if named is not None:
+        monkeypatch.setenv("RAY_ADDRESS", named)
+    with connected():
+        # None would be the last cluster that was started on this machine, which may be gone.
+        assert played.given["address"] == ("auto" if named == "auto" else "local")
+        assert ("object_store_memory" in played.given) == (named != "auto")
+
+
+def test_what_the_process_does_when_it_is_told_to_stop_is_kept(played: PlayedRay) -> None:
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with connected():
+        assert signal.getsignal(signal.SIGTERM) is signal.default_int_handler
+
+
+def test_nothing_of_what_ray_prints_is_output(played: PlayedRay, capsys: pytest.CaptureFixture[str]) -> None:
+    with connected():
+        print("while it works")
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err == "while it works\na node was lost\n"

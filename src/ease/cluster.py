@@ -5,8 +5,10 @@ from __future__ import annotations
 import logging
 import os
 import re
+import signal
 import socket
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from typing import Any
@@ -22,6 +24,7 @@ KNOCK_SECONDS = 10.0
 """How long a cluster may take to answer."""
 
 _ADDRESS = re.compile(r"(ray://)?(\[[0-9a-fA-F:.]+\]|[\w.-]+):[0-9]{1,5}|auto|local")
+_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 _INHERITED = ("PYTHONPATH", "EASE_DATA", "EASE_WEIGHTS", "EASE_CACHE")
 """Variables that processes on other nodes get from the command."""
 
@@ -60,34 +63,58 @@ def connected(address: str = HERE, object_store: int = OBJECT_STORE) -> Iterator
     if not looks_like_address(address):
         raise EaseError(f"'{address}' is not the address of a Ray cluster: write HOST:PORT, or leave it out")
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
-    if address == HERE and "RAY_ADDRESS" not in os.environ:
+    options["address"] = address = (os.environ.get("RAY_ADDRESS") or HERE) if address == HERE else address
+    if address == HERE:  # said in words: without an address Ray takes the last cluster that was started here
         options |= {"object_store_memory": object_store, "include_dashboard": False}
     else:
-        options["address"] = os.environ["RAY_ADDRESS"] if address == HERE else address
         options["runtime_env"] = {"env_vars": {n: os.environ[n] for n in _INHERITED if n in os.environ}}
-    where = str(options.get("address", "this machine"))
+    where = "this machine" if address == HERE else address
     try:
         _knock(where)
-        ray.init(**options)
+        with _sigterm_kept():
+            ray.init(**options)
     except (ConnectionError, TimeoutError, RuntimeError, ValueError, OSError) as error:
         raise EaseError(
             f"cannot reach the Ray cluster at {where} ({one_line(str(error))[:200]}): "
-            "start it with 'ray start --head', or leave the address out"
+            "start it with 'ray start --head', or leave the address out; "
+            "if it asks for a token, set RAY_AUTH_MODE=token"
         ) from error
-    try:
-        with redirect_stdout(
-            sys.stderr
-        ):  # where Ray prints that nodes were lost, between the lines of our JSON
+    # Ray prints that nodes were lost, between the lines of our JSON, and does so until it is shut down.
+    with redirect_stdout(sys.stderr):
+        try:
             yield ray
+        finally:
+            ray.shutdown()
+
+
+@contextmanager
+def _sigterm_kept() -> Iterator[None]:
+    """Ray replaces what a process does when it is told to stop. A server would then not end as it should."""
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
     finally:
-        ray.shutdown()
+        if callable(before) and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, before)
 
 
 def _knock(address: str) -> None:
-    """Ray itself tries for many minutes to reach a host that is not there."""
+    """Ray itself tries for many minutes to reach a host that is not there, or a head whose process is stopped.
+
+    The kernel accepts connections for a process that is stopped. One that works answers the first bytes of HTTP/2,
+    which Ray speaks, at once; what it says does not matter here.
+    """
     host, colon, port = address.removeprefix("ray://").rpartition(":")
-    if colon:
-        socket.create_connection((host.strip("[]"), int(port)), KNOCK_SECONDS).close()
+    if not colon:
+        return
+    with socket.create_connection((host.strip("[]"), int(port)), KNOCK_SECONDS) as connection:
+        connection.sendall(_PREFACE)
+        try:
+            connection.recv(1)
+        except ConnectionError:  # it speaks TLS, perhaps
+            pass
+        except TimeoutError:
+            raise TimeoutError(f"it does not answer within {KNOCK_SECONDS:g} seconds") from None
 
 
 def node_name() -> str:

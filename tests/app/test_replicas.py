@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import shutil
 import threading
 import time
@@ -76,10 +77,13 @@ class Ray:
 
     def __init__(self) -> None:
         self.actors: list[Actor] = []
+        self.has_room = True
 
     def remote(self, kind: type) -> Any:
         def make(*given: Any) -> Actor:
             self.actors.append(Actor(kind, *given))
+            if not self.has_room:
+                self.actors[-1].hold.clear()
             return self.actors[-1]
 
         return SimpleNamespace(options=lambda **_: SimpleNamespace(remote=make))
@@ -141,7 +145,7 @@ def test_replicas_score_as_the_classifier_does(
 ) -> None:
     model = Classifier.open(path)
     pixels = model.pixels(digits("0", "1", count=3, skip=20)["0"])
-    assert replicas.take_over(checksum(path))
+    assert replicas.take_over(checksum(path), never)
     wait_for(lambda: len(replicas._all) == 2)
     for _ in range(4):
         found = replicas.logits(model, checksum(path), pixels, never)
@@ -153,7 +157,7 @@ def test_a_batch_whose_replica_is_lost_is_scored_by_another_and_the_replica_is_r
 ) -> None:
     model = Classifier.open(path)
     pixels = model.pixels(digits("0", count=1)["0"])
-    replicas.take_over(checksum(path))
+    replicas.take_over(checksum(path), never)
     wait_for(lambda: len(replicas._all) == 2)
     ray.actors[0].lost.set()
     for _ in range(4):
@@ -169,13 +173,13 @@ def test_a_generation_is_announced_when_every_replica_has_it_and_the_one_before_
 ) -> None:
     old, before = Classifier.open(path), checksum(path)
     pixels = old.pixels(digits("0", count=1)["0"])
-    replicas.take_over(before)
+    replicas.take_over(before, never)
     wait_for(lambda: len(replicas._all) == 2)
     Classifier.open(path).learn(digits("2", count=10))
     after = checksum(path)
     ray.actors[1].hold.clear()  # still busy with a batch
     done: list[bool] = []
-    announcing = threading.Thread(target=lambda: done.append(replicas.take_over(after)))
+    announcing = threading.Thread(target=lambda: done.append(replicas.take_over(after, never)))
     announcing.start()
     wait_for(lambda: after in ray.actors[0].object._loaded)
     assert done == []
@@ -187,7 +191,7 @@ def test_a_generation_is_announced_when_every_replica_has_it_and_the_one_before_
         assert replicas.logits(old, before, pixels, never).shape == (1, 2)
         assert torch.equal(replicas.logits(new, after, pixels, never), new.predictor.logits(pixels))
     Classifier.open(path).learn(digits("3", count=10))
-    assert replicas.take_over(checksum(path))
+    assert replicas.take_over(checksum(path), never)
     assert all(len(actor.object._loaded) == 2 for actor in ray.actors)
 
 
@@ -195,9 +199,9 @@ def test_a_model_that_moves_on_while_it_is_loaded_is_noticed(
     path: Path, ray: Ray, replicas: Replicas, digits: Digits
 ) -> None:
     first = checksum(path)
-    assert replicas.take_over(first)
+    assert replicas.take_over(first, never)
     Classifier.open(path).learn(digits("2", count=10))
-    assert not replicas.take_over(first)
+    assert not replicas.take_over(first, never)
 
 
 def test_a_batch_that_nobody_waits_for_ends_also_without_any_replica(
@@ -221,7 +225,7 @@ def test_a_model_that_no_replica_can_open_is_one_line(tmp_path: Path, path: Path
     with Replicas(path, 2, weights=tmp_path / "nothing.safetensors") as found:
         (path / "manifest.json").write_text("{")
         with pytest.raises(EaseError, match=r"manifest"):
-            found.take_over("x")
+            found.take_over("x", never)
 
 
 def test_a_served_model_answers_from_several_replicas_and_changes_between_batches(
@@ -258,3 +262,44 @@ def test_a_served_model_answers_from_several_replicas_and_changes_between_batche
         assert len(seen) == 4
     finally:
         model.stop()
+
+
+def test_a_server_whose_replicas_wait_for_a_node_says_so_and_can_be_stopped(
+    path: Path, ray: Ray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "SAY_AFTER", 0.0)
+    ray.has_room = False
+    stream = io.StringIO()
+    with Replicas(path, 2, log=Log(stream)) as found:
+        model = Model(path, log=Log(stream), metrics=Metrics(), scorer=found)
+        model.start()
+        try:
+            wait_for(lambda: stream.getvalue().count("for a node with a free core and 1 GB of memory") == 2)
+            stopping = threading.Thread(target=model.stop, daemon=True)
+            stopping.start()
+            stopping.join(30)
+            assert not stopping.is_alive()
+            assert model.failure is None
+        finally:
+            for actor in ray.actors:
+                actor.hold.set()
+
+
+def test_a_batch_that_nobody_waits_for_ends_also_if_its_replica_does_not_answer(
+    path: Path, ray: Ray, replicas: Replicas, digits: Digits
+) -> None:
+    model = Classifier.open(path)
+    pixels = model.pixels(digits("0", count=1)["0"])
+    replicas.take_over(checksum(path), never)
+    wait_for(lambda: len(replicas._all) == 2)
+    for actor in ray.actors:
+        actor.hold.clear()
+    until = time.monotonic() + 0.1
+    try:
+        with pytest.raises(PredictionCancelledError):
+            replicas.logits(model, checksum(path), pixels, lambda: time.monotonic() > until)
+    finally:
+        for actor in ray.actors:
+            actor.hold.set()
+    found = replicas.logits(model, checksum(path), pixels, never)
+    assert torch.equal(found, model.predictor.logits(pixels))

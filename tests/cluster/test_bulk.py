@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +15,7 @@ from ease.app.classifier import Classifier
 from tests.app.conftest import digits, write_folder
 from tests.app.test_bulk_folder import rows
 from tests.cluster.conftest import TwoNodes
-from tests.cluster.test_study import PATIENCE, ended, meanwhile, wait_for
+from tests.cluster.tools import Command, running, wait_for
 
 __all__ = ["digits"]
 PROGRAM = """
@@ -58,8 +54,7 @@ def undisturbed(model: Path, photos: Path, tmp_path_factory: pytest.TempPathFact
     return rows(out)
 
 
-@contextmanager
-def command(model: Path, photos: Path, out: Path, address: str) -> Iterator[subprocess.Popen[str]]:
+def predict(model: Path, photos: Path, out: Path, address: str) -> AbstractContextManager[Command]:
     words = [
         "predict",
         "--from",
@@ -73,16 +68,7 @@ def command(model: Path, photos: Path, out: Path, address: str) -> Iterator[subp
         "--ray",
         address,
     ]
-    pipe = subprocess.PIPE
-    running = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, *map(str, words)],
-        stdout=pipe,
-        stderr=pipe,
-        text=True,
-        env={**os.environ},
-    )
-    with ended(running):
-        yield running
+    return running([str(word) for word in words], ("-c", PROGRAM))
 
 
 def parts(out: Path) -> int:
@@ -101,14 +87,16 @@ def test_a_bulk_prediction_goes_on_when_a_node_is_lost(
     cluster: TwoNodes, model: Path, photos: Path, undisturbed: list[dict[str, Any]], tmp_path: Path
 ) -> None:
     out, node = tmp_path / "out", cluster.join()
-
-    def lose() -> None:
-        wait_for(lambda: any(f"/{node}" in path.read_text() for path in out.glob(".work/done/[0-9]*")))
+    with cluster.busy_head() as free, predict(model, photos, out, cluster.address) as command:
+        wait_for(
+            lambda: any(f"/{node}" in path.read_text() for path in out.glob(".work/done/[0-9]*.json")),
+            f"a part by node {node}",
+            unless=command.has_ended,
+        )
+        free()
         cluster.lose()
-
-    with meanwhile(lose), command(model, photos, out, cluster.address) as running:
-        printed, errors = running.communicate(timeout=PATIENCE)
-    assert running.returncode == 1, errors
+        assert command.end() == 1, command.errors
+    printed = command.printed
     assert f"wrote {IMAGES} rows to " in printed
     assert "images/s)" in printed
     assert len(printed.splitlines()) == 1  # what Ray says of lost nodes is not among our output
@@ -121,12 +109,17 @@ def test_a_bulk_prediction_whose_command_is_killed_goes_on(
 ) -> None:
     out, before = tmp_path / "out", 0
     for _ in range(2):
-        with command(model, photos, out, cluster.address) as running:
-            wait_for(lambda before=before: parts(out) > before)
-            running.send_signal(signal.SIGKILL)
+        with predict(model, photos, out, cluster.address) as killed:
+            wait_for(
+                lambda before=before: parts(out) > before,
+                f"more than {before} parts",
+                unless=killed.has_ended,
+            )
+            killed.process.send_signal(signal.SIGKILL)
+            assert killed.end() == -signal.SIGKILL, killed.errors
         before = parts(out)
-    with command(model, photos, out, cluster.address) as running:
-        printed, errors = running.communicate(timeout=PATIENCE)
-    assert running.returncode == 1, errors
+    with predict(model, photos, out, cluster.address) as last:
+        assert last.end() == 1, last.errors
+    printed = last.printed
     assert "of them by an earlier command" in printed
     check(out, undisturbed)

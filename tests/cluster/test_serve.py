@@ -5,15 +5,12 @@ from __future__ import annotations
 import http.client
 import io
 import json
-import os
 import re
 import shutil
 import signal
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -24,7 +21,7 @@ from PIL import Image
 from ease.app.classifier import Classifier
 from tests.app.conftest import digits
 from tests.cluster.conftest import TwoNodes
-from tests.cluster.test_study import PATIENCE, wait_for
+from tests.cluster.tools import PATIENCE, Command, running, wait_for
 
 __all__ = ["digits"]
 
@@ -39,49 +36,32 @@ def learned(tmp_path_factory: pytest.TempPathFactory, digits: Any) -> Path:
 class Server:
     """The command, its address and its log."""
 
-    def __init__(self, process: subprocess.Popen[str], log: list[dict[str, Any]], port: int) -> None:
-        self.process, self.log, self.port = process, log, port
+    def __init__(self, command: Command) -> None:
+        self.command = command
+        found = wait_for(self._address, "the address of the server", unless=command.has_ended)
+        self.port = int(found[1])
 
-    def replicas(self, state: str) -> list[dict[str, Any]]:
-        return [line for line in self.log if line.get("event") == "replica" and line["state"] == state]
+    def _address(self) -> re.Match[str] | None:
+        return re.search(r"http://127.0.0.1:(\d+)/", self.command.printed)
+
+    def replicas(self, state: str) -> int:
+        """How many replicas the log says to be in this state."""
+        events = [json.loads(line) for line in self.command.error_lines if line.startswith("{")]
+        return sum(event.get("event") == "replica" and event["state"] == state for event in events)
+
+    def wait_for(self, found: Callable[[], Any], what: str) -> None:
+        wait_for(found, what, unless=self.command.has_ended)
 
 
 @contextmanager
 def serving(model: Path, address: str) -> Iterator[Server]:
     words = ["serve", "--model", str(model), "--port", "0", "--ray", address, "--replicas", "2"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "ease", *words],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ},
-    )
-    log: list[dict[str, Any]] = []
-    lines: list[str] = []
-
-    def read() -> None:
-        for line in process.stderr or ():
-            lines.append(line)
-            try:
-                log.append(json.loads(line))
-            except ValueError:
-                continue
-
-    threading.Thread(target=read, daemon=True).start()
-    try:
-        assert process.stdout is not None
-        found = re.search(r"http://127.0.0.1:(\d+)/", process.stdout.readline())
-        assert found, "".join(lines)
-        server = Server(process, log, int(found[1]))
-        wait_for(lambda: len(server.replicas("ready")) == 2)
+    with running(words) as command:
+        server = Server(command)
+        server.wait_for(lambda: server.replicas("ready") == 2, "two replicas")
         yield server
-    finally:
-        process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(PATIENCE)
-        finally:
-            process.kill()
-    assert process.returncode == 0, "".join(lines[-5:])
+        command.process.send_signal(signal.SIGTERM)
+        assert command.end() == 0, command.errors[-2000:]
 
 
 def form(image: Any) -> tuple[bytes, dict[str, str]]:
@@ -140,16 +120,25 @@ def test_answers_go_on_when_a_node_is_lost_and_generations_never_go_back(
         clients = [Client(server.port, image) for _ in range(3)]
         for client in clients:
             client.start()
-        wait_for(lambda: all(len(client.answers) >= 5 for client in clients))
+        server.wait_for(lambda: all(len(client.answers) >= 5 for client in clients), "five answers each")
         Classifier.open(model).learn(digits("2", count=10))
         current = Classifier.open(model).generation
-        wait_for(lambda: all(client.generations[-1] == current for client in clients))
+        server.wait_for(
+            lambda: all(client.generations[-1] == current for client in clients),
+            "answers of what was learned",
+        )
         cluster.lose()
-        wait_for(lambda: len(server.replicas("lost")) == 1)
+        server.wait_for(lambda: server.replicas("lost") == 1, "a replica that is lost")
         seen = [len(client.answers) for client in clients]
-        wait_for(lambda: all(len(c.answers) >= n + 5 for c, n in zip(clients, seen, strict=True)))
+        server.wait_for(
+            lambda: all(len(c.answers) >= n + 5 for c, n in zip(clients, seen, strict=True)),
+            "five answers each of the replica that is left",
+        )
         Classifier.open(model).learn(digits("3", count=10))  # with a replica that is missing
-        wait_for(lambda: all(client.generations[-1] > current for client in clients))
+        server.wait_for(
+            lambda: all(client.generations[-1] > current for client in clients),
+            "answers of what was learned without the replica",
+        )
         check(clients, model, image)
 
 
@@ -163,10 +152,10 @@ def test_a_replica_that_is_replaced_knows_the_newest_generation(
         client.start()
         cluster.lose()
         Classifier.open(model).learn(digits("2", count=10))
-        wait_for(lambda: len(server.replicas("lost")) == 1)
+        server.wait_for(lambda: server.replicas("lost") == 1, "a replica that is lost")
         cluster.join()
-        wait_for(lambda: len(server.replicas("ready")) == 3)
+        server.wait_for(lambda: server.replicas("ready") == 3, "a replica in its place")
         Classifier.open(model).learn(digits("3", count=10))
         current = Classifier.open(model).generation
-        wait_for(lambda: client.generations[-1] == current)
+        server.wait_for(lambda: client.generations[-1:] == [current], "answers of what was learned")
         check([client], model, image)

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-import sys
-import threading
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +16,7 @@ from ease.experiments.grid import Cell, Grid
 from ease.experiments.plans.study import load_study
 from ease.storage.lease import lease_holder
 from tests.cluster.conftest import TwoNodes
+from tests.cluster.tools import PATIENCE, Command, Meanwhile, meanwhile, running, wait_for
 from tests.experiments.test_grid import comparable
 
 STUDY = """
@@ -31,9 +27,12 @@ rows:
   - {method: ease, set: {epochs: 30, rank: 4, alpha: 0.3}, label: another alpha}
   - {method: ease, set: {epochs: 30, rank: 8}, label: another rank}
 """
+MORE = """
+  - {method: ease, set: {epochs: 30, rank: 2}, label: rank 2}
+  - {method: ease, set: {epochs: 30, rank: 6}, label: rank 6}
+  - {method: ease, set: {epochs: 30, rank: 12}, label: rank 12}
+"""
 LEASE = 4.0
-PATIENCE = 300.0
-"""Seconds to wait for what takes a few on a machine that has nothing else to do."""
 
 
 @pytest.fixture(scope="session")
@@ -48,33 +47,6 @@ def undisturbed(plan: Path, tmp_path_factory: pytest.TempPathFactory) -> list[di
     grid, cells = Grid(tmp_path_factory.mktemp("undisturbed")), load_study(str(plan)).cells()
     grid.run(cells)
     return [comparable(grid.record(cell)) for cell in cells]
-
-
-def wait_for(found: Callable[[], Any], seconds: float = PATIENCE) -> Any:
-    until = time.monotonic() + seconds
-    while not (value := found()):
-        assert time.monotonic() < until, "it did not happen"
-        time.sleep(0.05)
-    return value
-
-
-@contextmanager
-def meanwhile(act: Callable[[], None]) -> Iterator[None]:
-    """Do something in a thread while the work inside the `with` is done; what it raises is raised at the end."""
-    failures: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            act()
-        except BaseException as error:
-            failures.append(error)
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    yield
-    thread.join(PATIENCE)
-    if failures:
-        raise failures[0]
 
 
 def working_on(grid: Grid, cells: list[Cell], node: str) -> Cell | None:
@@ -105,18 +77,34 @@ def token(grid: Grid, cell: Cell) -> int:
     return int(file.stem)
 
 
+def begun(grid: Grid, cells: list[Cell], node: str, free: Callable[[], None], during: Meanwhile) -> Cell:
+    """Let both nodes work, the second one first, and return the cell that it has begun to train."""
+
+    def held() -> bool:
+        holders = [grid.holder(cell) for cell in cells]
+        return any(holder is not None and holder.node.endswith(f"/{node}") for holder in holders)
+
+    wait_for(held, f"a cell on node {node}", unless=during.is_over)
+    free()
+    found: Cell = wait_for(
+        lambda: working_on(grid, cells, node), f"a checkpoint by node {node}", unless=during.is_over
+    )
+    return found
+
+
 def test_a_study_goes_on_when_a_node_is_lost(
     cluster: TwoNodes, plan: Path, undisturbed: list[dict[str, Any]], tmp_path: Path
 ) -> None:
     grid, cells, node = Grid(tmp_path, LEASE), load_study(str(plan)).cells(), cluster.join()
     struck: list[Cell] = []
+    with cluster.busy_head() as free:
 
-    def lose() -> None:
-        struck.append(wait_for(lambda: working_on(grid, cells, node)))
-        cluster.lose()
+        def lose(during: Meanwhile) -> None:
+            struck.append(begun(grid, cells, node, free, during))
+            cluster.lose()
 
-    with meanwhile(lose):
-        grid.run(cells, RayCluster(cluster.address))
+        with meanwhile(lose):
+            grid.run(cells, RayCluster(cluster.address))
     check(grid, cells, undisturbed)
     assert token(grid, struck[0]) == 2  # another node took it over
     holder = lease_holder(grid.folder / "leases" / struck[0].name)
@@ -124,23 +112,8 @@ def test_a_study_goes_on_when_a_node_is_lost(
     assert not holder.node.endswith(f"/{node}")
 
 
-@contextmanager
-def ended(process: subprocess.Popen[str]) -> Iterator[None]:
-    """A command that is left when its test fails would keep the cores of the cluster."""
-    try:
-        yield
-    finally:
-        process.kill()
-        process.communicate()
-
-
-@contextmanager
-def command(plan: Path, out: Path, address: str) -> Iterator[subprocess.Popen[str]]:
-    words = [sys.executable, "-m", "ease", "study", str(plan), "--out", str(out), "--ray", address]
-    pipe = subprocess.PIPE
-    running = subprocess.Popen(words, stdout=pipe, stderr=pipe, text=True, env={**os.environ})
-    with ended(running):
-        yield running
+def study(plan: Path, out: Path, address: str) -> AbstractContextManager[Command]:
+    return running(["study", str(plan), "--out", str(out), "--ray", address])
 
 
 @pytest.mark.long
@@ -149,34 +122,41 @@ def test_a_study_whose_command_is_ended_goes_on_with_the_same_command(
     cluster: TwoNodes, plan: Path, undisturbed: list[dict[str, Any]], tmp_path: Path, how: signal.Signals
 ) -> None:
     grid, cells = Grid(tmp_path), load_study(str(plan)).cells()
-    with command(plan, tmp_path, cluster.address) as first:
-        wait_for(lambda: any(checkpoint(grid, cell) for cell in cells))
-        first.send_signal(how)
-        _, errors = first.communicate(timeout=PATIENCE)
-    assert first.returncode == (130 if how == signal.SIGINT else -signal.SIGKILL), errors
-    # Ray ends the tasks of a command that is gone.
-    wait_for(lambda: not any(grid.holder(cell) for cell in cells))
+    with study(plan, tmp_path, cluster.address) as first:
+        wait_for(
+            lambda: any(checkpoint(grid, cell) for cell in cells), "a checkpoint", unless=first.has_ended
+        )
+        first.process.send_signal(how)
+        code = first.end()
+    assert code == (130 if how == signal.SIGINT else -signal.SIGKILL), first.errors
+    wait_for(
+        lambda: not any(grid.holder(cell) for cell in cells), "the end of the tasks of a command that is gone"
+    )
     assert any(grid.record(cell) is None for cell in cells)
-    with command(plan, tmp_path, cluster.address) as second:
-        _, errors = second.communicate(timeout=PATIENCE)
-    assert second.returncode == 0, errors
+    with study(plan, tmp_path, cluster.address) as second:
+        assert second.end() == 0, second.errors
     check(grid, cells, undisturbed)
     assert (tmp_path / "table.md").exists()
 
 
 @pytest.mark.long
-def test_a_node_that_joins_late_gets_work(
-    cluster: TwoNodes, plan: Path, undisturbed: list[dict[str, Any]], tmp_path: Path
-) -> None:
+def test_a_node_that_joins_late_gets_work(cluster: TwoNodes, tmp_path: Path) -> None:
+    plan, out = tmp_path / "study.yaml", tmp_path / "out"
+    plan.write_text(
+        STUDY + MORE.lstrip("\n")
+    )  # the head must not have done everything when the node is ready
+    cells, alone = load_study(str(plan)).cells(), Grid(tmp_path / "alone")
+    alone.run(cells)
     cluster.lose()
-    grid, cells = Grid(tmp_path), load_study(str(plan)).cells()
-    with command(plan, tmp_path, cluster.address) as running:
-        wait_for(lambda: any(checkpoint(grid, cell) for cell in cells))
+    grid = Grid(out)
+    with study(plan, out, cluster.address) as command:
+        wait_for(
+            lambda: any(checkpoint(grid, cell) for cell in cells), "a checkpoint", unless=command.has_ended
+        )
         joined = cluster.join()
-        _, errors = running.communicate(timeout=PATIENCE)
-    assert running.returncode == 0, errors
-    assert joined in errors  # the table names both nodes
-    check(grid, cells, undisturbed)
+        assert command.end(2 * PATIENCE) == 0, command.errors
+    assert joined in command.errors  # the table names both nodes
+    check(grid, cells, [comparable(alone.record(cell)) for cell in cells])
     holders = [lease_holder(grid.folder / "leases" / cell.name) for cell in cells]
     assert any(holder is not None and holder.node.endswith(f"/{joined}") for holder in holders)
 
@@ -186,19 +166,20 @@ def test_a_checkpoint_that_vanishes_costs_time_and_nothing_else(
     cluster: TwoNodes, plan: Path, undisturbed: list[dict[str, Any]], tmp_path: Path
 ) -> None:
     grid, cells, node = Grid(tmp_path, LEASE), load_study(str(plan)).cells(), cluster.join()
+    with cluster.busy_head() as free:
 
-    def strike() -> None:
-        struck = wait_for(lambda: working_on(grid, cells, node))
-        cluster.lose()
-        wait_for(lambda: grid.holder(struck) is None)
-        if (path := checkpoint(grid, struck)) is not None:
-            path.unlink()
-        other = next(cell for cell in cells if cell != struck)
-        if (path := checkpoint(grid, other)) is not None:
-            path.unlink(missing_ok=True)
+        def strike(during: Meanwhile) -> None:
+            struck = begun(grid, cells, node, free, during)
+            cluster.lose()
+            wait_for(lambda: grid.holder(struck) is None, "the end of the lease of the lost node")
+            if (path := checkpoint(grid, struck)) is not None:
+                path.unlink()
+            other = next(cell for cell in cells if cell != struck)
+            if (path := checkpoint(grid, other)) is not None:
+                path.unlink(missing_ok=True)
 
-    with meanwhile(strike):
-        grid.run(cells, RayCluster(cluster.address))
+        with meanwhile(strike):
+            grid.run(cells, RayCluster(cluster.address))
     check(grid, cells, undisturbed)
 
 

@@ -120,7 +120,7 @@ def main() -> None:
             raise
         _fail(f"error: {error}")
     except KeyboardInterrupt:
-        _fail("interrupted: a run continues with 'ease run --resume DIR'", INTERRUPTED)
+        _fail(_interrupted(sys.argv[1:]), INTERRUPTED)
     except BrokenPipeError:  # the reader of a pipe, such as `head`, has seen enough
         _discard_output()
         sys.exit(1)
@@ -139,12 +139,21 @@ def main() -> None:
         _fail(f"error: {explain('use', error.filename or 'a file', error)}")
     except Exception as error:
         if type(error).__name__ == "Abort":  # Ctrl-C in older versions of typer
-            _fail("interrupted: a run continues with 'ease run --resume DIR'", INTERRUPTED)
+            _fail(_interrupted(sys.argv[1:]), INTERRUPTED)
         # Usage errors of the option parser carry their own message.
         message = getattr(error, "format_message", None)
         if debug or message is None:
             raise
         _fail(f"error: {one_line(message())} (see --help)")
+
+
+def _interrupted(words: list[str]) -> str:
+    """What to do after Ctrl-C."""
+    if words[:1] == ["run"]:
+        return "interrupted: a run continues with 'ease run --resume DIR'"
+    if words[:1] in (["study"], ["paper"]):
+        return "interrupted: the same command goes on"
+    return "interrupted"
 
 
 def _open_closed_streams() -> None:

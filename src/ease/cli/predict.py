@@ -270,13 +270,13 @@ def _write_folder(
     from ease.app.bulk import predict_to_folder
     from ease.progress import Bars
 
-    executor = None
+    executor, bars = None, Bars()
     if ray is not None:
         from ease.app.bulk.cluster import OnRay
         from ease.cluster import import_ray
 
         import_ray()
-        executor = OnRay(ray)
+        executor = OnRay(ray, progress=bars)
     try:
         done = predict_to_folder(
             model,
@@ -286,7 +286,7 @@ def _write_folder(
             kind=kind,
             top_k=top,
             executor=executor,
-            progress=Bars(),
+            progress=bars,
             **how,
         )
     except KeyboardInterrupt:

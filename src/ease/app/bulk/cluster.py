@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from importlib import import_module
 from typing import Any
 
@@ -13,6 +13,7 @@ from ease.app.bulk.folder import ShareDone, ShareWork
 from ease.app.bulk.index import Share
 from ease.cluster import HERE, connected, node_name
 from ease.errors import EaseError, one_line
+from ease.progress import Progress, Quiet
 
 MODEL_MEMORY = 2**30
 """Bytes that an actor asks a node for."""
@@ -28,10 +29,12 @@ class OnRay:
     Attributes:
         address: of a running cluster; `local` starts one on this machine.
         cpus: cores of an actor.
+        progress: where it is said that no node has room.
     """
 
     address: str = HERE
     cpus: int = 1
+    progress: Progress = field(default_factory=Quiet)
 
     def run(self, work: ShareWork, left: list[Share]) -> Iterator[ShareDone]:
         """See `SharesExecutor`."""
@@ -40,6 +43,11 @@ class OnRay:
             logging.getLogger("ray.data").setLevel(logging.ERROR)
             context = data.DataContext.get_current()
             context.enable_progress_bars = False
+            if not _has_room(ray, self.cpus):
+                self.progress.say(
+                    f"the cluster has not {self.cpus} free {'core' if self.cpus == 1 else 'cores'} and "
+                    f"{MODEL_MEMORY / 2**30:g} GB of memory at the moment: the predictions begin when it has"
+                )
             room = int(ray.cluster_resources().get("CPU", 1) // self.cpus)
             most = max(1, min(room, len(left)))
             rows = data.from_items([asdict(share) for share in left], override_num_blocks=len(left))
@@ -57,6 +65,12 @@ class OnRay:
             except ray.exceptions.RayError as error:
                 cause = getattr(error, "cause", None) or error
                 raise EaseError(f"{one_line(str(cause))[-400:]} (the same command goes on)") from error
+
+
+def _has_room(ray: Any, cpus: int) -> bool:
+    """Whether the cluster has room for one more actor; Ray's public interface does not tell nodes apart here."""
+    free = ray.available_resources()
+    return bool(free.get("CPU", 0) >= cpus and free.get("memory", 0) >= MODEL_MEMORY)
 
 
 class _Actor:  # pragma: no cover - on a node

@@ -23,6 +23,7 @@ from ease.app.server.shared import Backbones
 from ease.app.server.telemetry import Log, Metrics, return_memory
 from ease.app.server.tracing import NoTracing
 from ease.errors import EaseError
+from ease.experiments.predictor import PredictionCancelledError
 from ease.storage.manifest import Manifest
 from ease.storage.model_directory import ModelDirectory
 from ease.training.hardware import Precision
@@ -316,7 +317,7 @@ class Model:
                 return False
             loaded = self._loaded(before)
             # Announced when it is safe on disk and loaded everywhere: no batch is scored by an older one after that.
-            while not self._scorer.take_over(loaded.manifest.checksum):
+            while not self._scorer.take_over(loaded.manifest.checksum, self._stopped.is_set):
                 loaded = self._loaded(before)
             self._served = loaded
             self._log.event(
@@ -354,6 +355,8 @@ class Model:
         seen, reported = self._version(), ""
         try:
             self.refresh()
+        except PredictionCancelledError:  # the server stops before it was ready
+            return
         except EaseError as error:
             self.failure = error
         except BaseException as error:

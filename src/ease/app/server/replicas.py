@@ -30,6 +30,8 @@ from ease.training.hardware import AskedPrecision, Precision, app_precision
 
 LOOK = 0.2
 """Seconds between two looks at whether a batch is still wanted, or a replica has caught up."""
+SAY_AFTER = 20.0
+"""Seconds after which the log says that a replica still waits for a node."""
 MODEL_MEMORY = 2**30
 """Bytes that a replica asks a node for."""
 
@@ -93,7 +95,10 @@ class Replicas:
             except queue.Empty:
                 continue
             try:
-                found = self._ray.get(replica.logits.remote(checksum, content))
+                found = self._wait(replica.logits.remote(checksum, content), cancelled)
+            except PredictionCancelledError:
+                self._free.put(replica)
+                raise
             except self._ray.exceptions.RayTaskError as error:
                 self._free.put(replica)
                 raise _cause(error) from error
@@ -106,7 +111,7 @@ class Replicas:
             time.sleep(LOOK)  # it was started meanwhile and knows only a generation that is not announced yet
         raise PredictionCancelledError
 
-    def take_over(self, checksum: str) -> bool:
+    def take_over(self, checksum: str, cancelled: Callable[[], bool]) -> bool:
         """See `Scorer`. Returns when every replica that is there has loaded it; later ones load it by themselves."""
         with self._lock:
             first, self._wanted = not self._wanted, checksum
@@ -117,11 +122,13 @@ class Replicas:
             while not self._first.wait(LOOK):
                 if self._failure is not None:
                     raise self._failure
+                if cancelled() or self._stopped.is_set():
+                    raise PredictionCancelledError
         newest = ModelDirectory(self._given[0]).manifest().checksum
         asked = [(replica, replica.take_over.remote()) for replica in present]
         for replica, loading in asked:
             try:
-                newest = self._ray.get(loading) if newest == checksum else newest
+                newest = self._wait(loading, cancelled) if newest == checksum else newest
             except self._ray.exceptions.RayTaskError as error:
                 raise _cause(error) from error
             except self._ray.exceptions.RayError as error:
@@ -133,21 +140,38 @@ class Replicas:
         self._starting = [one for one in self._starting if one.is_alive()] + [thread]
         thread.start()
 
-    def _wait(self, reference: Any) -> Any:
-        """The result of a call, or `PredictionCancelledError` when the server stops."""
-        while not self._stopped.is_set():
+    def _wait(self, reference: Any, cancelled: Callable[[], bool]) -> Any:
+        """The result of a call, or `PredictionCancelledError` when it is not wanted any more or the server stops."""
+        while not (self._stopped.is_set() or cancelled()):
             with contextlib.suppress(self._ray.exceptions.GetTimeoutError):
                 return self._ray.get(reference, timeout=LOOK)
         raise PredictionCancelledError
+
+    def _patience(self) -> Callable[[], bool]:
+        """Never ends a wait, and says once that a replica waits for a node."""
+        said, until = False, time.monotonic() + SAY_AFTER
+
+        def look() -> bool:
+            nonlocal said
+            if not said and time.monotonic() > until:
+                said = True
+                self._log.event(
+                    "replica",
+                    state="waiting",
+                    message=f"for a node with a free core and {MODEL_MEMORY / 2**30:g} GB of memory",
+                )
+            return False
+
+        return look
 
     def _join(self) -> None:
         """Start a replica and let it take part once it has the generation that is wanted."""
         kind = self._ray.remote(_Replica).options(num_cpus=1, memory=MODEL_MEMORY, max_restarts=0)
         replica = kind.remote(*self._given, ease.__version__)
         try:
-            node = self._wait(replica.node.remote())
+            node = self._wait(replica.node.remote(), self._patience())
             while not self._stopped.is_set():
-                loaded = self._wait(replica.take_over.remote())
+                loaded = self._wait(replica.take_over.remote(), _never)
                 with self._lock:
                     if loaded == self._wanted:
                         self._all.append(replica)
@@ -182,6 +206,10 @@ class Replicas:
             self._all.remove(replica)
         self._log.event("replica", state="lost", error=one_line(str(error))[:200])
         self._start()
+
+
+def _never() -> bool:
+    return False
 
 
 def _cause(error: Any) -> EaseError:

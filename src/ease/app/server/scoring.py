@@ -36,8 +36,12 @@ class Scorer(Protocol):
         """
         ...
 
-    def take_over(self, checksum: str) -> bool:
+    def take_over(self, checksum: str, cancelled: Callable[[], bool]) -> bool:
         """Get ready to score with the generation whose manifest has this checksum.
+
+        Args:
+            checksum: of the manifest.
+            cancelled: as for `logits`.
 
         Returns:
             False if the model directory has a newer one by now.
@@ -56,6 +60,6 @@ class OwnScorer:
         """See `Scorer`."""
         return classifier.predictor.logits(pixels, cancelled=cancelled)
 
-    def take_over(self, checksum: str) -> bool:
+    def take_over(self, checksum: str, cancelled: Callable[[], bool]) -> bool:
         """See `Scorer`."""
         return True
