@@ -198,15 +198,31 @@ def look(
     )
 
 
-def run(row: str, tasks: int, limit: float) -> list[Look]:
-    """Learn a stream; stop early after `limit` seconds."""
-    torch.set_num_threads(1)
-    name, settings = ROWS[row]
+def synthetic_engine() -> SyntheticEngine:
+    """An engine of the embedded ViT."""
     backbone = load_backbone("ease-vit")
     precision = resolve_precision("auto", backbone.device)
-    engine = SyntheticEngine(backbone, Transforms.raw(backbone.pixels), seed=1, precision=precision)
+    return SyntheticEngine(backbone, Transforms.raw(backbone.pixels), seed=1, precision=precision)
+
+
+def new_learner(row: str, engine: Engine) -> Learner:
+    """The learner of a row."""
+    name, settings = ROWS[row]
     kind = find_method(name)
-    learner = kind(engine, kind.Settings.model_validate(settings))
+    return kind(engine, kind.Settings.model_validate(settings))
+
+
+def synthetic_task(index: int) -> Task:
+    """A task of the stream."""
+    classes = range(index * CLASSES, (index + 1) * CLASSES)
+    names = tuple(f"class {c:05d}" for c in classes)
+    return Task(index, classes, names, images_of(index), images_of(index, count=0))
+
+
+def run(row: str, tasks: int, limit: float) -> list[Look]:
+    """Learn a stream; stop early after `limit` seconds."""
+    engine = synthetic_engine()
+    learner = new_learner(row, engine)
     a_pass = seconds_per_pass(engine)
     found: list[Look] = []
     begun, recent = time.monotonic(), []
@@ -214,14 +230,7 @@ def run(row: str, tasks: int, limit: float) -> list[Look]:
     directory = ModelDirectory(folder)
     try:
         for index in range(tasks):
-            classes = range(index * CLASSES, (index + 1) * CLASSES)
-            task = Task(
-                index,
-                classes,
-                tuple(f"class {c:05d}" for c in classes),
-                images_of(index),
-                images_of(index, count=0),
-            )
+            task = synthetic_task(index)
             learn = cpu_timed(lambda task=task: learner.learn(task))[1]  # type: ignore[misc]
             save = cpu_timed(lambda: save_model(directory, learner, entries(learner)))[1]
             recent = [*recent[-9:], (learn, save)]
@@ -293,7 +302,7 @@ STYLES = {
 }
 """Colours that people with any kind of colour vision can tell apart, and marks for print."""
 PANELS = {
-    "learn a task": ("learn_seconds", 1.0, "seconds"),
+    "learn a task, without training and passes": ("learn_seconds", 1.0, "seconds"),
     "save after a task": ("save_seconds", 1.0, "seconds"),
     "open": ("open_seconds", 1.0, "seconds"),
     "model directory": ("folder_bytes", 1e-6, "MB"),
