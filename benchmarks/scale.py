@@ -3,6 +3,7 @@
     python -m benchmarks.scale constants --out runs/scale.json        # measure this machine, one thread
     python -m benchmarks.scale table --constants runs/scale.json      # bytes, passes, core hours, machines, cost
     python -m benchmarks.scale limits --constants runs/scale.json     # what each design limit takes
+    python -m benchmarks.scale check --constants runs/scale.json      # two of the formulas against what is measured
     python -m benchmarks.scale index --classes 100000                 # an index for class means; needs faiss-cpu
 
 The tables multiply; they measure nothing. Machines are counted in cores like the one that was measured, all of them
@@ -27,6 +28,8 @@ from PIL import Image
 
 from ease.backbone import Backbone
 from ease.backbone.zoo import load_backbone
+from ease.heads.left_out import left_out_scores
+from ease.heads.whitened import WhitenedHead
 from ease.storage.files import make_folder, write_atomic
 from ease.streams.transforms import Transforms
 from ease.training.engine import Engine
@@ -165,6 +168,8 @@ class Bill:
     hours: dict[str, float]
     """Core hours by what they are spent on."""
     prediction_seconds: float
+    head_seconds: float
+    """Of it, without the passes."""
     solve_seconds: float
     """To compute the classifier once, after the last task."""
 
@@ -209,6 +214,7 @@ def ease_bill(name: str, plan: Plan, constants: Constants, spaces: float, rank: 
     # Each missing prototype is a mixture of all real ones in its subspace: similarities and mixture, n^2 d each.
     pairs = sum((space - 1) * (tasks - space + 1) for space in range(1, int(spaces) + 1))
     complement = 2 * d * (classes / tasks) ** 2 * pairs / constants.multiply_adds
+    head = spaces * classes * d / constants.multiply_adds
     seconds = {
         "training": trained * constants.step_seconds[plan.precision],
         "passes": seen * constants.pass_seconds[plan.precision],
@@ -222,8 +228,8 @@ def ease_bill(name: str, plan: Plan, constants: Constants, spaces: float, rank: 
         passes=seen,
         trained=trained,
         hours={what: each / HOUR for what, each in seconds.items()},
-        prediction_seconds=spaces * constants.pass_seconds[plan.precision]
-        + spaces * classes * d / constants.multiply_adds,
+        prediction_seconds=spaces * constants.pass_seconds[plan.precision] + head,
+        head_seconds=head,
         solve_seconds=complement,
     )
 
@@ -231,6 +237,7 @@ def ease_bill(name: str, plan: Plan, constants: Constants, spaces: float, rank: 
 def strata_bill(name: str, plan: Plan, constants: Constants, scored: float) -> Bill:
     """One pass per image, its outer product into the scatter, one solution per task, leave-one-out scores of some."""
     width, classes, tasks = constants.width, plan.classes, plan.tasks
+    head = (width**2 + classes * width) / constants.multiply_adds
     seconds = {
         "training": 0.0,
         "passes": plan.images * constants.pass_seconds[plan.precision],
@@ -251,8 +258,8 @@ def strata_bill(name: str, plan: Plan, constants: Constants, scored: float) -> B
         passes=plan.images,
         trained=0,
         hours={what: each / HOUR for what, each in seconds.items()},
-        prediction_seconds=constants.pass_seconds[plan.precision]
-        + (width**2 + classes * width) / constants.multiply_adds,
+        prediction_seconds=constants.pass_seconds[plan.precision] + head,
+        head_seconds=head,
         solve_seconds=solution(width, classes) / constants.multiply_adds_fp64,
     )
 
@@ -291,70 +298,87 @@ class Assumed:
 
 
 def table(plan: Plan, all_constants: list[Constants], assumed: Assumed, cap: int) -> str:
-    """The bills as Markdown."""
+    """The bills as Markdown: what a model takes, and what learning takes."""
+    both = [(constants, bill) for constants in all_constants for bill in bills(plan, constants, cap)]
     lines = [
         f"{plan.classes:,.0f} classes, {plan.tasks:,.0f} tasks, {plan.images:,.0f} images, {plan.epochs:g} epochs, "
         f"{plan.precision}",
         "",
-        "| backbone | method | on disk | in memory | passes | trained images | core hours: training | passes | "
-        f"decoding | statistics | all | machines of {assumed.cores:g} cores for {assumed.days:g} days | cost | "
-        "one prediction | one solution |",
-        "|---|---|" + "---:|" * 13,
+        "| backbone | method | on disk | in memory | one prediction | of it the head | one solution |",
+        "|---|---|" + "---:|" * 5,
     ]
-    for constants in all_constants:
-        for bill in bills(plan, constants, cap):
-            machines = bill.core_hours / 24 / assumed.days / assumed.cores
-            cells = [
-                *(size_text(each) for each in (bill.stored_bytes, bill.memory_bytes)),
-                *(f"{each:.2g}" for each in (bill.passes, bill.trained)),
-                *(rounded(each) for each in bill.hours.values()),
-                rounded(bill.core_hours),
-                rounded(math.ceil(machines)),
-                rounded(bill.core_hours * assumed.price),
-                *(time_text(each) for each in (bill.prediction_seconds, bill.solve_seconds)),
-            ]
-            lines.append(f"| {constants.backbone} | {bill.method} | {' | '.join(cells)} |")
+    for constants, bill in both:
+        times = (bill.prediction_seconds, bill.head_seconds, bill.solve_seconds)
+        cells = [*map(size_text, (bill.stored_bytes, bill.memory_bytes)), *map(time_text, times)]
+        lines.append(f"| {constants.backbone} | {bill.method} | {' | '.join(cells)} |")
+    lines += [
+        "",
+        "| backbone | method | passes | trained images | core hours: training | passes | decoding | statistics | all | "
+        f"machines of {assumed.cores:g} cores for {assumed.days:g} days | cost |",
+        "|---|---|" + "---:|" * 9,
+    ]
+    for constants, bill in both:
+        machines = bill.core_hours / 24 / assumed.days / assumed.cores
+        cells = [
+            *(f"{each:.2g}" for each in (bill.passes, bill.trained)),
+            *(rounded(each) for each in bill.hours.values()),
+            rounded(bill.core_hours),
+            rounded(math.ceil(machines)),
+            rounded(bill.core_hours * assumed.price),
+        ]
+        lines.append(f"| {constants.backbone} | {bill.method} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def constants_table(all_constants: list[Constants]) -> str:
+    """What was measured, as Markdown."""
+    rows: dict[str, Callable[[Constants], str]] = {
+        "parameters": lambda c: rounded(c.parameters),
+        "pass, fp32": lambda c: time_text(c.pass_seconds["32-true"]),
+        "pass, bf16": lambda c: time_text(c.pass_seconds["bf16-mixed"]),
+        "step, fp32": lambda c: time_text(c.step_seconds["32-true"]),
+        "step, bf16": lambda c: time_text(c.step_seconds["bf16-mixed"]),
+        "decoding a JPEG": lambda c: time_text(c.decode_seconds),
+        "multiply-adds per second, fp32": lambda c: f"{c.multiply_adds:.2g}",
+        "multiply-adds per second, fp64": lambda c: f"{c.multiply_adds_fp64:.2g}",
+    }
+    return by_backbone(all_constants, rows)
+
+
+def by_backbone(all_constants: list[Constants], rows: dict[str, Callable[[Constants], str]]) -> str:
+    """One row per quantity, one column per backbone."""
+    lines = [f"| | {' | '.join(each.backbone for each in all_constants)} |"]
+    lines.append("|---|" + "---:|" * len(all_constants))
+    lines += [f"| {name} | {' | '.join(map(text, all_constants))} |" for name, text in rows.items()]
     return "\n".join(lines)
 
 
 def limits(plan: Plan, all_constants: list[Constants], assumed: Assumed, photo: float, answers: float) -> str:
     """Where a part of the design takes more than a machine has, as Markdown."""
-    lines = [
-        "| backbone | K | scatter on disk, fp32 | in memory, fp64 | all tokens of all blocks: K | scatter, fp64 | "
-        "class means on disk | whitened means of one prediction | one pass | left-out scores of an image | "
-        "features of one task | left-out scores of one task |",
-        "|---|" + "---:|" * 11,
-    ]
-    a_task = plan.images / plan.tasks
-    for each in all_constants:
-        k, most = each.width, 2 * each.depth * each.dim
-        cells = [
-            f"{k:,}",
-            size_text(2 * k * (k + 1)),
-            size_text(8 * k**2),
-            f"{most:,}",
-            size_text(8 * most**2),
-            size_text(4 * plan.classes * k),
-            time_text(plan.classes * k / each.multiply_adds),
-            time_text(each.pass_seconds[plan.precision]),
-            time_text(left_out(k, plan.classes) / each.multiply_adds_fp64),
-            size_text(4 * a_task * k),
-            size_text(4 * a_task * plan.classes),
-        ]
-        lines.append(f"| {each.backbone} | {' | '.join(cells)} |")
-    rate = plan.images / assumed.days / 24 / HOUR
-    lines += [
-        "",
-        "| ingress | |",
-        "|---|---:|",
-        f"| images per second for {assumed.days:g} days | {rate:,.0f} |",
-        f"| at {size_text(photo)} each | {size_text(rate * photo)}/s, {size_text(plan.images * photo)} in all |",
-        *(
-            f"| cores that only decode, for {each.backbone} | {rate * each.decode_seconds:,.1f} |"
-            for each in all_constants
+    a_task, rate = plan.images / plan.tasks, plan.images / assumed.days / 24 / HOUR
+    rows: dict[str, Callable[[Constants], str]] = {
+        "K": lambda c: f"{c.width:,}",
+        "scatter on disk, K (K + 1) / 2 in fp32": lambda c: size_text(2 * c.width * (c.width + 1)),
+        "scatter in memory, K^2 in fp64": lambda c: size_text(8 * c.width**2),
+        "the same with the tokens of all blocks": lambda c: size_text(8 * (2 * c.depth * c.dim) ** 2),
+        "class means on disk, C K in fp32": lambda c: size_text(4 * plan.classes * c.width),
+        "one image against all class means, fp32": lambda c: time_text(
+            plan.classes * c.width / c.multiply_adds
         ),
-        f"| `ease serve` processes of {answers:g} answers/s, if every image came as a request | "
-        f"{math.ceil(rate / answers):,} |",
+        "for comparison, its pass": lambda c: time_text(c.pass_seconds[plan.precision]),
+        "its left-out scores, if it is learned": lambda c: time_text(
+            left_out(c.width, plan.classes) / c.multiply_adds_fp64
+        ),
+        "features of one task, in memory": lambda c: size_text(4 * a_task * c.width),
+        "left-out scores of one task, in memory": lambda c: size_text(4 * a_task * plan.classes),
+        "cores that only decode": lambda c: f"{rate * c.decode_seconds:.1f}",
+    }
+    lines = [
+        by_backbone(all_constants, rows),
+        "",
+        f"Ingress for {assumed.days:g} days: {rate:,.0f} images per second; at {size_text(photo)} each "
+        f"{size_text(rate * photo)}/s, {size_text(plan.images * photo)} in all; {math.ceil(rate / answers):,} "
+        f"processes of `ease serve` at {answers:g} answers/s, if every image came as a request.",
     ]
     return "\n".join(lines)
 
@@ -373,6 +397,32 @@ def time_text(seconds: float) -> str:
                 f"{seconds / size:,.3g} {unit}" if seconds / size < 1000 else f"{seconds / size:,.0f} {unit}"
             )
     raise AssertionError
+
+
+def check(constants: Constants, classes: int, images: int = 32) -> str:
+    """A solution and left-out scores of strata with random statistics: measured, and by the formulas."""
+    torch.set_num_threads(1)
+    width = constants.width
+    head = WhitenedHead(width, parts=2 * LAYERS)
+    head.means = torch.randn(classes, width, dtype=torch.float64)
+    head.counts = torch.full((classes,), 5)
+    head.freedom = 4 * classes
+    rows = torch.randn(2 * width, width, dtype=torch.float64)
+    head.scatter = rows.mT @ rows
+    start = time.process_time()
+    head.whitening()
+    solved = time.process_time() - start
+    features, labels = torch.randn(images, width), torch.arange(images) % classes
+    scored = best_of(lambda: left_out_scores(head, features, labels), times=1) / images
+    speed = constants.multiply_adds_fp64
+    return "\n".join(
+        [
+            f"| {classes:,} classes, K = {width:,} | measured | formula |",
+            "|---|---:|---:|",
+            f"| one solution | {time_text(solved)} | {time_text(solution(width, classes) / speed)} |",
+            f"| left-out scores of an image | {time_text(scored)} | {time_text(left_out(width, classes) / speed)} |",
+        ]
+    )
 
 
 def measure_index(classes: int, width: int, queries: int, spread: float) -> str:
@@ -454,6 +504,9 @@ def main() -> None:
         counting.add_argument("--cap", type=int, default=10, help="most subspaces of EASE with a cap")
         counting.add_argument("--photo", type=float, default=1e5, help="bytes of a photo")
         counting.add_argument("--answers", type=float, default=66.6, help="per second of a server process")
+    checking = parts.add_parser("check")
+    checking.add_argument("--constants", type=Path, required=True)
+    checking.add_argument("--classes", type=int, default=20_000)
     indexing = parts.add_parser("index")
     indexing.add_argument("--classes", type=int, default=100_000)
     indexing.add_argument("--width", type=int, default=768)
@@ -464,7 +517,7 @@ def main() -> None:
         torch.set_num_threads(1)
         found = [asdict(measure(name)) for name in asked.backbones.split(",")]
         text = json.dumps(found, indent=1)
-        print(text)
+        print(constants_table([Constants(**one) for one in found]))
         if asked.out is not None:
             make_folder(asked.out.parent)
             write_atomic(asked.out, text.encode())
@@ -476,6 +529,8 @@ def main() -> None:
             print(table(plan, constants, assumed, asked.cap))
         else:
             print(limits(plan, constants, assumed, asked.photo, asked.answers))
+    elif asked.part == "check":
+        print(check(Constants(**json.loads(asked.constants.read_text())[0]), asked.classes))
     else:
         print(measure_index(asked.classes, asked.width, asked.queries, asked.spread))
 
