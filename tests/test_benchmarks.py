@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from benchmarks import app_seconds, clock, one_class_at_a_time, practitioner
+from benchmarks import app_seconds, clock, long_streams, one_class_at_a_time, practitioner, scale
 from benchmarks.arithmetic import Arithmetic, naive_work, our_work
 from benchmarks.cases import CASES, World, as_naive, as_ours, quick
 from benchmarks.class_folders import SETS
@@ -291,3 +291,98 @@ def test_seconds_of_the_app_are_measured_where_there_are_photos(
     out = capsys.readouterr().out
     assert "| ease-vit, glyphs | 2 classes, 10 photos |" in out
     assert f"photos-42 with {DEIT} is left out: set EASE_SHARED" in out
+
+
+def test_long_streams_are_measured_shown_and_drawn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def here(rows: list[str], tasks: int, limit: float) -> list[long_streams.Look]:
+        return [each for row in rows for each in long_streams.run(row, tasks, limit)]
+
+    monkeypatch.setattr(long_streams, "measured", here)
+    monkeypatch.setattr(long_streams, "LOOKS", (1, 4))
+    capped = {"adapt": "always", "rank": 16, "max_subspaces": 2}
+    monkeypatch.setitem(long_streams.ROWS, "ease, 2", ("ease", capped))
+    out = tmp_path / "out"
+    monkeypatch.setattr("sys.argv", ["x", "--tasks", "4", "--rows", "ease;ease, 2", "--out", str(out)])
+    long_streams.main()
+    looks = {(each["row"], each["tasks"]): each for each in json.loads((out / "looks.json").read_text())}
+    passes = {key: look["passes"] for key, look in looks.items()}
+    assert passes == {("ease", 1): 1, ("ease", 4): 4, ("ease, 2", 1): 1, ("ease, 2", 4): 2}
+    assert all(look["accuracy"] == 1 and look["open_seconds"] > 0 for look in looks.values())
+    assert looks["ease", 4]["folder_bytes"] > looks["ease, 2", 4]["folder_bytes"]
+    assert (out / "growth.png").stat().st_size > 10_000
+    shown = capsys.readouterr().out.splitlines()[-6:]
+    assert [line.count("|") for line in shown] == [14] * 6
+    monkeypatch.setattr("sys.argv", ["x", "--table", str(out)])
+    long_streams.main()
+    assert capsys.readouterr().out.splitlines() == shown
+    monkeypatch.setattr("sys.argv", ["x", "--rows", "eese"])
+    with pytest.raises(SystemExit, match="2"):
+        long_streams.main()
+
+
+MEASURED = scale.Constants(
+    backbone="ease-vit",
+    dim=192,
+    depth=6,
+    parameters=1,
+    pass_seconds=dict.fromkeys(scale.PRECISIONS, 0.5),
+    step_seconds=dict.fromkeys(scale.PRECISIONS, 2.0),
+    decode_seconds=0.25,
+    multiply_adds=1e9,
+    multiply_adds_fp64=5e8,
+)
+
+
+@pytest.mark.parametrize(("row", "spaces"), [("ease", 4), ("capped", 2), ("strata", 1)])
+def test_the_calculator_counts_what_learners_store(
+    row: str, spaces: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    capped = {"adapt": "always", "rank": 16, "max_subspaces": 2}
+    monkeypatch.setitem(long_streams.ROWS, "capped", ("ease", capped))
+    engine = long_streams.synthetic_engine()
+    learner = long_streams.new_learner(row, engine)
+    for index in range(4):
+        learner.learn(long_streams.synthetic_task(index))
+    shape = engine.backbone.shape
+    constants = replace(MEASURED, dim=engine.backbone.dim, depth=shape.depth)
+    plan = scale.Plan(classes=learner.classes, tasks=4, images=48)
+    if row == "strata":
+        bill = scale.strata_bill(row, plan, constants, plan.images)
+        assert constants.width == engine.backbone.width(learner.reading)
+    else:
+        bill = scale.ease_bill(row, plan, constants, spaces, rank=16)
+    assert bill.stored_bytes == 4 * learner.costs().stored
+    assert learner.passes_per_image() == spaces
+
+
+def test_the_calculator_multiplies_what_was_measured() -> None:
+    plan = scale.Plan(classes=10, tasks=5, images=3600 * 5, epochs=2)
+    ease, capped, strata, sampled = scale.bills(plan, MEASURED, cap=2, sample=1)
+    assert (ease.passes, capped.passes) == (3600 * (1 + 2 + 3 + 4 + 5), 3600 * (1 + 2 + 2 + 2 + 2))
+    assert (ease.trained, capped.trained) == (2 * 3600 * 5, 2 * 3600 * 2)
+    assert ease.hours["passes"] == 15 * 0.5
+    assert ease.hours["training"] == 2 * 5 * 2.0
+    assert ease.hours["decoding"] == (10 + 5) * 0.25  # each epoch, and once for the prototypes
+    assert (strata.passes, strata.trained) == (3600 * 5, 0)
+    assert sampled.core_hours < strata.core_hours
+    text = scale.table(plan, [MEASURED], scale.Assumed(price=0.5, days=7, cores=2), cap=2)
+    rows = [line.split(" | ") for line in text.splitlines() if line.startswith("| ease-vit")]
+    assert [row[1] for row in rows] == 2 * [each.method for each in scale.bills(plan, MEASURED, cap=2)]
+    assert [len(row) for row in rows] == [7] * 4 + [11] * 4
+    assert "| pass, fp32 | 500 ms |" in scale.constants_table([MEASURED])
+    text = scale.limits(plan, [MEASURED], scale.Assumed(0.5, 7, 2), photo=1e5, answers=50)
+    assert "| its left-out scores, if it is learned |" in text
+    assert scale.check(replace(MEASURED, dim=8), classes=5, images=3).count("|") == 16
+
+
+def test_few_digits_are_enough() -> None:
+    assert [scale.rounded(each) for each in (0, 7.4, 1234, 98765432)] == ["0", "7", "1,230", "98,800,000"]
+    assert [scale.time_text(each) for each in (0.0021, 59, 90, 7200, 864000)] == [
+        "2.1 ms",
+        "59 s",
+        "1.5 min",
+        "2 h",
+        "10 days",
+    ]

@@ -267,6 +267,89 @@ def test_a_damaged_file_is_written_anew_when_its_content_is_at_hand(grown: Model
         grown.load(2)
 
 
+@pytest.fixture
+def encoded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The files that are encoded from now on."""
+    names: list[str] = []
+    encode = durable.encode_tensors
+
+    def counted(tensors: Any, metadata: Any = None) -> bytes:
+        names.append(metadata[store.OWNER])
+        return encode(tensors, metadata)
+
+    monkeypatch.setattr(durable, "encode_tensors", counted)
+    return names
+
+
+def test_a_commit_encodes_and_reads_only_what_is_new(
+    directory: ModelDirectory, encoded: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = stage(2)
+    directory.commit(STATE, kept)
+    encoded.clear()
+    monkeypatch.setattr(durable, "read_checked", None)
+    more = {"subspaces/0003": {"down": torch.zeros(1)}}
+    directory.commit(STATE, kept | more)
+    assert encoded == ["subspaces/0003"]
+    directory.commit(STATE, {name: {k: v.clone() for k, v in one.items()} for name, one in kept.items()})
+    assert encoded == ["subspaces/0003"]  # other tensors of the same content
+    monkeypatch.undo()
+    assert same(directory.load(2).files, kept | more)
+
+
+def test_what_was_loaded_is_not_encoded_again(grown: ModelDirectory, encoded: list[str]) -> None:
+    again = ModelDirectory(grown.path)
+    files = again.load().files
+    files["subspaces/0001"]["down"][0, 0] = 9.0
+    again.commit(STATE, files)
+    assert encoded == ["subspaces/0001"]
+    assert again.load().files["subspaces/0001"]["down"][0, 0] == 9.0
+
+
+def test_tensors_that_changed_in_any_way_are_saved_again(
+    directory: ModelDirectory, encoded: list[str]
+) -> None:
+    name, kept = "learner/0000", {"a": torch.zeros(2), "b": torch.ones(2)}
+    directory.commit(STATE, {name: kept})
+    changes: list[dict[str, Tensor]] = [
+        {"a": kept["a"].add_(5), "b": kept["b"]},
+        {"a": kept["b"], "b": kept["a"]},
+        {"a": kept["a"]},
+        {"a": kept["a"].double()},
+        {"a": kept["a"][None]},
+        {"a": kept["a"], "c": kept["b"]},
+    ]
+    for change in changes:
+        expected = {key: value.clone() for key, value in change.items()}
+        encoded.clear()
+        directory.commit(STATE, {name: change})
+        assert encoded == [name]
+        assert same(ModelDirectory(directory.path).load().files, {name: expected})
+
+
+def test_a_file_of_unchanged_tensors_that_was_damaged_is_written_anew(directory: ModelDirectory) -> None:
+    kept = stage(0)
+    directory.commit(STATE, kept)
+    path = directory.path / "subspaces" / "0000.safetensors"
+    path.write_bytes(changed(path.read_bytes(), 0.9, 1))
+    os.utime(path, (1, 1))  # whatever the clock of the file system resolves
+    directory.commit(STATE, kept)
+    assert same(directory.load().files, kept)
+
+
+def test_the_manifests_of_the_history_take_bounded_space(
+    directory: ModelDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory.commit(STATE, stage(0))
+    monkeypatch.setattr(store, "HISTORY_MANIFESTS", 3 * directory.manifest_path.stat().st_size + 100)
+    for _ in range(6):
+        directory.commit(STATE, stage(0))
+    assert directory.generations() == [4, 5, 6, 7]
+    monkeypatch.setattr(store, "HISTORY_MANIFESTS", 0)
+    directory.commit(STATE, stage(0))
+    assert directory.generations() == [7, 8]  # the newest earlier one is always kept
+
+
 def test_two_directories_with_equal_tensors_have_equal_files(tmp_path: Path) -> None:
     both = [ModelDirectory(tmp_path / name) for name in "ab"]
     for one in both:

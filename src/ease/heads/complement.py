@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import accumulate
 from typing import Literal
 
 import torch
@@ -117,27 +118,62 @@ def complete(
     """
     sample = next(iter(bank.cells.values()))
     full = sample.new_zeros(len(subspaces), bank.classes, sample.shape[-1])
+    rows, together = bank.all_rows(), _Together(bank)
     for column, subspace in enumerate(subspaces):
-        real = bank.with_real(subspace)
+        real = together.tasks(subspace)
+        known = set(real)
         sources = bank.learned_for(subspace) if references == "newest" else real
-        if not any(len(bank.counts[task]) for task in sources):  # all of these classes were forgotten
+        if not any(bank.counts[task].shape[0] for task in sources):  # all of these classes were forgotten
             sources = real
         for task in range(bank.tasks):
-            if not len(bank.counts[task]):  # forgotten
+            if not bank.counts[task].shape[0]:  # forgotten
                 continue
-            if task in real:
-                full[column, bank.rows(task)] = bank.cells[task, subspace]
+            if task in known:
+                full[column, rows[task]] = bank.cells[task, subspace]
             elif references is not None and synthesise is None:
-                full[column, bank.rows(task)] = bank.synthesised[task, subspace]
+                full[column, rows[task]] = bank.synthesised[task, subspace]
             elif references is not None and synthesise is not None:
                 space = bank.own[task]
-                full[column, bank.rows(task)] = synthesise(
-                    bank.cells[task, space], bank.gather(sources, space), bank.gather(sources, subspace)
+                full[column, rows[task]] = synthesise(
+                    bank.cells[task, space],
+                    together.gather(sources, space),
+                    together.gather(sources, subspace),
                 )
-            start = bank.rows(task).start
             for row, (mean, _) in bank.later.get((task, subspace), {}).items():
-                full[column, start + row] = mean
+                full[column, rows[task].start + row] = mean
     return full
+
+
+class _Together:
+    """The real prototypes of a subspace in one piece, so that those of its newest tasks are a part of it.
+
+    Every pair of an old task and a new subspace needs such prototypes. To put them together again for each pair would
+    take as many steps as there are triples of tasks.
+    """
+
+    def __init__(self, bank: PrototypeBank) -> None:
+        self.bank = bank
+        self._found: dict[int, tuple[list[int], list[int], Tensor]] = {}
+
+    def tasks(self, subspace: int) -> list[int]:
+        """The tasks with real prototypes in this subspace."""
+        return self._of(subspace)[0]
+
+    def gather(self, tasks: list[int], subspace: int) -> Tensor:
+        """As `PrototypeBank.gather`."""
+        there, starts, whole = self._of(subspace)
+        first = len(there) - len(tasks)
+        if tasks and first >= 0 and there[first] == tasks[0] and there[first:] == tasks:
+            return whole[starts[first] :]
+        return self.bank.gather(tasks, subspace)
+
+    def _of(self, subspace: int) -> tuple[list[int], list[int], Tensor]:
+        if subspace not in self._found:
+            there = self.bank.with_real(subspace)
+            cells = [self.bank.cells[task, subspace] for task in there]
+            starts = [0, *accumulate(cell.shape[0] for cell in cells)]
+            self._found[subspace] = (there, starts, torch.cat(cells) if cells else torch.empty(0))
+        return self._found[subspace]
 
 
 def diagonal(bank: PrototypeBank, subspaces: list[int], always: set[int]) -> Tensor:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cache
+from itertools import accumulate, pairwise
 
 import torch
 import torch.nn.functional as F
@@ -76,8 +78,13 @@ class PrototypeBank:
 
     def rows(self, task: int) -> slice:
         """The positions of the task's classes among all classes."""
-        start = sum(len(c) for c in self.counts[:task])
-        return slice(start, start + len(self.counts[task]))
+        start = sum(c.shape[0] for c in self.counts[:task])
+        return slice(start, start + self.counts[task].shape[0])
+
+    def all_rows(self) -> list[slice]:
+        """The positions of every task's classes among all classes."""
+        ends = list(accumulate(c.shape[0] for c in self.counts))
+        return [slice(start, end) for start, end in pairwise([0, *ends])]
 
     def add_task(self, means: Tensor, counts: Tensor, subspaces: list[int], own: int) -> None:
         """Add the real prototypes of a new task: means [len(subspaces), n, d] in these subspaces."""
@@ -121,15 +128,19 @@ class PrototypeBank:
 
     def place(self, position: int) -> tuple[int, int]:
         """The task of a class, and the row of the class within the task."""
-        for task in range(self.tasks):
-            rows = self.rows(task)
+        for task, rows in enumerate(self.all_rows()):
             if rows.start <= position < rows.stop:
                 return task, position - rows.start
         raise IndexError(f"there is no class {position} among {self.classes}")
 
     def in_use(self, subspace: int) -> bool:
         """Whether any class has a real prototype in this subspace."""
-        return any(len(self.cells[task, subspace]) for task in self.with_real(subspace))
+        # The newest tasks first: they have prototypes in every subspace that is in use, so that the first look decides.
+        for task in reversed(range(self.tasks)):
+            cell = self.cells.get((task, subspace))
+            if cell is not None and cell.shape[0]:
+                return True
+        return False
 
     def with_real(self, subspace: int) -> list[int]:
         """The tasks with real prototypes in this subspace."""
@@ -145,23 +156,33 @@ class PrototypeBank:
 
     def own_of_class(self) -> Tensor:
         """The own subspace of each class, [C]."""
-        return torch.cat([torch.full((len(c),), own) for c, own in zip(self.counts, self.own, strict=True)])
+        sizes = torch.tensor([c.shape[0] for c in self.counts], dtype=torch.int64)
+        return torch.tensor(self.own, dtype=torch.int64).repeat_interleave(sizes)
 
-    def state(self, task: int) -> dict[str, Tensor]:
-        """The tensors that one task added.
+    def states(self) -> list[dict[str, Tensor]]:
+        """The tensors that each task added.
 
         These are its real prototypes, and kept synthesised ones of old classes in the subspace that it trained.
         """
-        cells = {f"subspace/{s:04d}": cell for (t, s), cell in self.cells.items() if t == task}
+        # One walk over all cells: to look for those of each task among all of them would take tasks^3 steps.
+        states: list[dict[str, Tensor]] = [{} for _ in range(self.tasks)]
+        for (task, subspace), cell in self.cells.items():
+            states[task][f"subspace/{subspace:04d}"] = cell
+        learned_for = {subspace: task for task, subspace in reversed(list(enumerate(self.own)))}
         for (old, subspace), cell in self.synthesised.items():
-            if self.learned_for(subspace) == [task]:
-                cells[f"synthesised/{old:04d}/{subspace:04d}"] = cell
-        for (own, subspace), rows in self.later.items():
-            if own == task and rows:
-                means, counts = zip(*rows.values(), strict=True)
-                cells[f"later/{subspace:04d}"] = torch.stack(means)
-                cells[f"later_rows/{subspace:04d}"] = torch.tensor([list(rows), counts])
-        return {**cells, "counts": self.counts[task], "own": torch.tensor(self.own[task])}
+            states[learned_for[subspace]][f"synthesised/{old:04d}/{subspace:04d}"] = cell
+        for (task, subspace), rows in self.later.items():
+            if rows:
+                means, images = zip(*rows.values(), strict=True)
+                states[task][f"later/{subspace:04d}"] = torch.stack(means)
+                states[task][f"later_rows/{subspace:04d}"] = torch.tensor([list(rows), images])
+        for state, counts, own in zip(states, self.counts, self.own, strict=True):
+            state |= {"counts": counts, "own": _number(own)}
+        return states
+
+    def state(self, task: int) -> dict[str, Tensor]:
+        """The tensors that one task added."""
+        return self.states()[task]
 
     @classmethod
     def of_states(cls, states: list[dict[str, Tensor]]) -> PrototypeBank:
@@ -186,7 +207,7 @@ class PrototypeBank:
 
     def packed(self) -> list[Packed]:
         """The state of each task as it is saved."""
-        return [lossless(self.state(t), self.storages.get(t, "fp32")) for t in range(self.tasks)]
+        return [lossless(state, self.storages.get(task, "fp32")) for task, state in enumerate(self.states())]
 
     @classmethod
     def of_packed(cls, tasks: list[Packed]) -> PrototypeBank:
@@ -198,12 +219,19 @@ class PrototypeBank:
     def repacked(self, storage: str | None) -> PrototypeBank:
         """A copy whose prototypes are rounded to another precision; None rounds each task as it is saved."""
         storages = [storage or self.storages.get(task, "fp32") for task in range(self.tasks)]
-        tasks = [Packed(self.state(task)).repacked(wanted) for task, wanted in enumerate(storages)]
+        both = zip(self.states(), storages, strict=True)
+        tasks = [Packed(state).repacked(wanted) for state, wanted in both]
         bank = self.of_states([{n: v.clone() for n, v in packed.unpacked().items()} for packed in tasks])
         bank.storages = {
             task: packed.storage for task, packed in enumerate(tasks) if packed.storage != "fp32"
         }
         return bank
+
+
+@cache
+def _number(value: int) -> Tensor:
+    """The same tensor each time, so that whoever saves it recognises it; it is never changed."""
+    return torch.tensor(value)
 
 
 def _weighed(first: Tensor, images: int, second: Tensor, more: int) -> Tensor:

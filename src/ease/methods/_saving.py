@@ -128,11 +128,12 @@ def restore_learner(
     """
     generation = directory.load(number)
     manifest = generation.manifest
+    with making_sense(directory):
+        if not diverged:  # needs no more memory than the files did; to count it would take most of the time
+            _check_finite(directory, generation)
     with making_sense(directory), bounded_allocations(_allowed(manifest)):
         _check_task_sizes(manifest)
         _check_numbers([manifest.settings, manifest.learner, manifest.calibration])
-        if not diverged:
-            _check_finite(directory, generation)
         expected, found = manifest.backbone, backbone_fields(engine.backbone)
         if expected.weights_hash != found.weights_hash:
             raise EaseError(

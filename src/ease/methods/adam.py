@@ -47,7 +47,7 @@ class Adam(FirstSession):
 
     def files(self) -> tuple[Files, dict[str, Any]]:
         files, meta = super().files()
-        return files | {f"prototypes/{t:04d}": self.bank.state(t) for t in range(self.bank.tasks)}, meta
+        return files | {f"prototypes/{t:04d}": state for t, state in enumerate(self.bank.states())}, meta
 
     def load_files(self, files: Files, meta: dict[str, Any]) -> None:
         super().load_files(files, meta)

@@ -40,7 +40,7 @@ class SimpleCil(Learner):
         return F.normalize(features[0], dim=-1) @ F.normalize(prototypes, dim=-1).mT
 
     def files(self) -> tuple[Files, dict[str, Any]]:
-        return {f"prototypes/{t:04d}": self.bank.state(t) for t in range(self.bank.tasks)}, {}
+        return {f"prototypes/{t:04d}": state for t, state in enumerate(self.bank.states())}, {}
 
     def load_files(self, files: Files, meta: dict[str, Any]) -> None:
         self.bank = PrototypeBank.of_states([files[name] for name in sorted(files)])

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import os
 import re
+import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from ease.errors import EaseError
@@ -34,6 +38,9 @@ HISTORY_LIMIT = 64 * 2**20
 HISTORY_GENERATIONS = 100
 """Earlier generations that are kept at most. Every commit looks at all of them: a stream of a thousand tasks would
 otherwise spend most of its time on its own history."""
+HISTORY_MANIFESTS = 8 * 2**20
+"""Bytes that the manifests of earlier generations may take. A manifest grows with the number of tasks, and the first
+commit of a process reads all of them."""
 
 _MANIFEST = re.compile(r"[0-9]{4,12}\.json")
 _TEMPORARY = re.compile(r"\..+\.(json|safetensors)\.tmp-[0-9]+-[0-9a-f]+")
@@ -52,6 +59,98 @@ class Generation:
         return self.manifest.generation
 
 
+@dataclass(frozen=True)
+class _Seen:
+    """What a commit must know of a generation on disk. Whole manifests of a hundred generations would fill memory."""
+
+    generation: int
+    files: dict[str, StoredFile]
+    sizes: dict[str, int]
+    """Path -> size of each file."""
+    kinds: frozenset[str]
+    """The folders that its files lie in."""
+    next_id: int
+    clears_history: bool
+    digest: bytes
+    """Of the manifest's content."""
+    size: int
+    """Of the manifest itself."""
+
+    @classmethod
+    def of(cls, manifest: Manifest, raw: bytes, before: Iterable[_Seen]) -> _Seen:
+        """Entries that a generation seen before has as well are shared with it."""
+        known = next(iter(before), None)
+        files = {}
+        for name, entry in manifest.files.items():
+            same = known.files.get(name) if known else None
+            files[name] = same if same == entry and same is not None else entry
+        paths = {entry.path: entry.size for entry in files.values()}
+        return cls(
+            manifest.generation,
+            files,
+            paths,
+            frozenset(name.split("/")[0] for name in (*files, *paths)),
+            max([manifest.next_id or 0, *(1 + entry.id for entry in manifest.classes)]),
+            manifest.clears_history,
+            hashlib.sha256(raw).digest(),
+            len(raw),
+        )
+
+
+@dataclass(frozen=True)
+class _Saved:
+    """A file that this process wrote or checked: the tensors in it, and the file as it was then."""
+
+    tensors: dict[str, weakref.ref[Tensor]]
+    versions: tuple[int, ...]
+    """How often each tensor had been changed in place."""
+    entry: StoredFile
+    facts: tuple[int, int, int, int]
+    content: bytes | None
+    """Hash of the tensors; None if it was not computed."""
+
+    @classmethod
+    def of(
+        cls,
+        tensors: Mapping[str, Tensor],
+        entry: StoredFile,
+        facts: tuple[int, int, int, int],
+        content: bytes | None = None,
+    ) -> _Saved | None:
+        """None if the tensors cannot be recognised again."""
+        if any(value.is_inference() for value in tensors.values()):
+            return None
+        references = {name: weakref.ref(value) for name, value in tensors.items()}
+        versions = tuple(value._version for value in tensors.values())
+        return cls(references, versions, entry, facts, content)
+
+    def holds(self, tensors: Mapping[str, Tensor]) -> bool:
+        """Whether these are the same tensors, and none was changed since."""
+        if len(tensors) != len(self.tensors):
+            return False
+        known = zip(self.tensors.items(), self.versions, strict=True)
+        for (name, value), ((same, reference), version) in zip(tensors.items(), known, strict=True):
+            if name != same or reference() is not value or value._version != version:
+                return False
+        return True
+
+
+def _facts(path: Path) -> tuple[int, int, int, int]:
+    """What changes when a file is written to or replaced."""
+    facts = os.stat(path)
+    return facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns
+
+
+def _content(tensors: Mapping[str, Tensor]) -> bytes:
+    """A hash of names, types, shapes and values."""
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        value = tensors[name].detach().cpu().contiguous()
+        digest.update(f"{name}\0{value.dtype}\0{tuple(value.shape)}\0".encode())
+        digest.update(value.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.digest()
+
+
 class ModelDirectory:
     """A folder of safetensors and JSON files with the generations of one model.
 
@@ -60,15 +159,20 @@ class ModelDirectory:
     writes nothing.
 
     A file that most generations replace, such as a covariance, would make the directory grow without limit. So the
-    oldest generations are removed when files that only earlier generations use exceed `history_limit` bytes, or when
-    there are more than `HISTORY_GENERATIONS`; the newest earlier generation is always kept.
+    oldest generations are removed when files that only earlier generations use exceed `history_limit` bytes, when their
+    manifests exceed `HISTORY_MANIFESTS` bytes, or when there are more than `HISTORY_GENERATIONS`; the newest earlier
+    generation is always kept.
+
+    A commit does not read again, nor encode again, what this object saved before and what has not changed since: its
+    time grows with what is new and with the length of the manifest, not with the bytes of the model.
     """
 
     def __init__(self, path: Path | str, history_limit: int = HISTORY_LIMIT) -> None:
         self.path, self.history_limit = Path(path), history_limit
         self.manifest_path = self.path / "manifest.json"
         self._lock = WriterLock(self.path)
-        self._manifests: dict[Path, tuple[tuple[int, int, int], Manifest]] = {}
+        self._manifests: dict[Path, tuple[tuple[int, int, int], _Seen]] = {}
+        self._saved: dict[str, _Saved] = {}
 
     # --- reading ----------------------------------------------------------------------------------
 
@@ -122,17 +226,22 @@ class ModelDirectory:
                     f"the model in {self.path} has no file '{name}' in generation {manifest.generation}: "
                     f"known: {', '.join(stored) or 'none'}"
                 )
-        tensors = {
-            name: durable.read_tensors(self._inside(stored[name].path), stored[name]) for name in wanted
-        }
-        return Generation(manifest, tensors)
+        return Generation(manifest, {name: self._read_tensors(name, stored[name]) for name in wanted})
+
+    def _read_tensors(self, name: str, entry: StoredFile) -> dict[str, Tensor]:
+        """The tensors of a file. They need not be written again as long as neither they nor the file change."""
+        path = self._inside(entry.path)
+        with durable.explained("read", path):
+            facts = _facts(path)
+        tensors = durable.read_tensors(path, entry)
+        saved = _Saved.of(tensors, entry, facts)
+        if saved is not None:
+            self._saved[name] = saved
+        return tensors
 
     def next_class_id(self) -> int:
         """The lowest class id that no generation on disk has given or skipped; damaged manifests do not count."""
-        found = [0]
-        for manifest in self._all_manifests()[0].values():
-            found += [manifest.next_id or 0, *(1 + entry.id for entry in manifest.classes)]
-        return max(found)
+        return max([0, *(seen.next_id for seen in self._all_manifests()[0].values())])
 
     def read(self, entry: StoredFile) -> bytes:
         """The checked content of one file."""
@@ -188,20 +297,31 @@ class ModelDirectory:
                 raise ValueError(f"'{name}' is no model file: name it folder/name, such as subspaces/0003")
         with self.writing():
             number, current = self._current()
+            fresh: dict[str, _Saved] = {}
             stored = {name: self._kept(name, current) for name in keep}
             if number:
                 self._mend_copy(number)
             self._finish_clearing()
             number = max([number, *self.generations()]) + 1  # a number given up by a rollback stays taken
             self._sweep(files)
-            recorded = [manifest.files for manifest in self._all_manifests()[0].values()]
+            recorded = [seen.files for seen in self._all_manifests()[0].values()]
             written: list[Path] = []
             raw = b""
             try:
                 for name in sorted(files):
-                    data = durable.encode_tensors(files[name], {OWNER: name})
-                    known = self._known(name, durable.entry_of(data), recorded)
-                    stored[name] = known or self._add(name, data, number, written)
+                    saved = self._unchanged(name, files[name])
+                    if saved is None:
+                        data = durable.encode_tensors(files[name], {OWNER: name})
+                        known = self._known(name, durable.entry_of(data), recorded)
+                        entry = known or self._add(name, data, number, written)
+                        with durable.explained("read", self.path / entry.path):
+                            facts = _facts(self.path / entry.path)
+                        saved = _Saved.of(files[name], entry, facts, _content(files[name]))
+                    else:
+                        entry = saved.entry
+                    stored[name] = entry
+                    if saved is not None:
+                        fresh[name] = saved
                 raw = encode_manifest(number, state, stored)
                 durable.make_folder(self.path / "manifests")
                 written.append(self._manifest_file(number))
@@ -210,6 +330,7 @@ class ModelDirectory:
             except BaseException:
                 self._abandon(written, raw)
                 raise
+            self._saved = fresh
             if state.clears_history:
                 self._clear(number)
                 return number
@@ -246,9 +367,9 @@ class ModelDirectory:
     def _finish_clearing(self) -> None:
         """Remove what the current generation says must go, if its writer was killed before that was done."""
         if self.exists:
-            manifest = self.manifest()
-            if manifest.clears_history and min(self.generations(), default=0) < manifest.generation:
-                self._clear(manifest.generation)
+            seen = self._seen_now()
+            if seen.clears_history and min(self.generations(), default=0) < seen.generation:
+                self._clear(seen.generation)
 
     def _limit_history(self, current: int) -> None:
         """Remove the oldest generations if there are too many, or if files that only they use exceed the limit."""
@@ -256,13 +377,15 @@ class ModelDirectory:
         if not complete:  # a manifest that cannot be read may need any file
             return
         manifests.pop(self.manifest_path)
-        counted = {entry.path for entry in manifests.pop(self._manifest_file(current)).files.values()}
-        taken = 0
-        for position, manifest in enumerate(manifests.values()):  # the newest first
-            own = {entry.path: entry.size for entry in manifest.files.values() if entry.path not in counted}
-            counted |= own.keys()
-            taken += sum(own.values())
-            if (taken > self.history_limit and position > 0) or position >= HISTORY_GENERATIONS:
+        counted = set(manifests.pop(self._manifest_file(current)).sizes)
+        taken = listed = 0
+        for position, seen in enumerate(manifests.values()):  # the newest first
+            own = seen.sizes.keys() - counted
+            counted |= own
+            taken += sum(seen.sizes[path] for path in own)
+            listed += seen.size
+            too_large = taken > self.history_limit or listed > HISTORY_MANIFESTS
+            if (too_large and position > 0) or position >= HISTORY_GENERATIONS:
                 for old in reversed(list(manifests)[position:]):
                     durable.remove(old)
                 self._sweep(())
@@ -310,8 +433,20 @@ class ModelDirectory:
     def _current(self) -> tuple[int, dict[str, StoredFile]]:
         if not self.exists:
             return 0, {}
-        manifest = self.manifest()
-        return manifest.generation, manifest.files
+        seen = self._seen_now()
+        return seen.generation, seen.files
+
+    def _seen_now(self) -> _Seen:
+        """The current generation. The file is read each time, and decoded only if its content is new."""
+        raw = durable.read_bytes(self.manifest_path, durable.JSON_LIMIT)
+        return self._seen_as(raw, self.manifest_path)
+
+    def _seen_as(self, raw: bytes, path: Path) -> _Seen:
+        """The generation that a manifest file describes."""
+        digest = hashlib.sha256(raw).digest()
+        others = [seen for _, seen in self._manifests.values()]
+        same = next((seen for seen in others if seen.digest == digest), None)
+        return same or _Seen.of(decode_manifest(raw, path), raw, others)
 
     # --- files ------------------------------------------------------------------------------------
 
@@ -332,6 +467,19 @@ class ModelDirectory:
         if size != entry.size:
             raise durable.damaged(path, f"it has {size} bytes in place of {entry.size}")
         return entry
+
+    def _unchanged(self, name: str, tensors: Mapping[str, Tensor]) -> _Saved | None:
+        """The file that holds these tensors, if it is as this object left it: neither they nor it have changed."""
+        saved = self._saved.get(name)
+        if saved is None:
+            return None
+        with contextlib.suppress(OSError):
+            if _facts(self.path / saved.entry.path) == saved.facts:
+                if saved.holds(tensors):
+                    return saved
+                if saved.content is not None and _content(tensors) == saved.content:
+                    return _Saved.of(tensors, saved.entry, saved.facts, saved.content)
+        return None
 
     def _known(
         self, name: str, entry: FileEntry, recorded: Iterable[Mapping[str, StoredFile]]
@@ -358,14 +506,14 @@ class ModelDirectory:
         entry = durable.entry_of(data)
         return StoredFile(entry.sha256, entry.size, relative)
 
-    def _all_manifests(self) -> tuple[dict[Path, Manifest], bool]:
-        """All manifests that can be read, by file, the newest first, and whether that is every one of them.
+    def _all_manifests(self) -> tuple[dict[Path, _Seen], bool]:
+        """What is needed of all manifests that can be read, by file, the newest first, and whether these are all.
 
         A file is decoded again only if it has changed.
         """
         paths = [self._manifest_file(number) for number in reversed(self.generations())]
         paths += [self.manifest_path] if self.exists else []
-        seen: dict[Path, tuple[tuple[int, int, int], Manifest]] = {}
+        seen: dict[Path, tuple[tuple[int, int, int], _Seen]] = {}
         for path in paths:
             with durable.explained("read", path):
                 facts = path.stat()
@@ -373,12 +521,12 @@ class ModelDirectory:
             cached = self._manifests.get(path)
             if cached is None or cached[0] != version:
                 try:
-                    cached = (version, decode_manifest(durable.read_bytes(path, durable.JSON_LIMIT), path))
+                    cached = (version, self._seen_as(durable.read_bytes(path, durable.JSON_LIMIT), path))
                 except EaseError:  # an old one that is damaged must not keep the model from growing
                     continue
-            seen[path] = cached
+            seen[path] = self._manifests[path] = cached
         self._manifests = seen
-        return {path: manifest for path, (_, manifest) in seen.items()}, len(seen) == len(paths)
+        return {path: found for path, (_, found) in seen.items()}, len(seen) == len(paths)
 
     def _is_left_behind(self, path: Path) -> bool:
         """Whether a path in a directory without any generation was certainly left by a killed writer."""
@@ -396,9 +544,10 @@ class ModelDirectory:
         left = durable.sweep(self.path, self.manifest_path.name)
         left += durable.sweep(self.path / "manifests")
         manifests, complete = self._all_manifests()
-        needed = {entry.path for manifest in manifests.values() for entry in manifest.files.values()}
-        names = {name for manifest in manifests.values() for name in manifest.files} | needed | set(coming)
-        kinds = {name.split("/")[0] for name in names} | set(KINDS)
+        needed = set[str]().union(*(seen.sizes for seen in manifests.values()))
+        kinds = {name.split("/")[0] for name in coming}.union(
+            KINDS, *(seen.kinds for seen in manifests.values())
+        )
         for kind in sorted(kinds):
             folder = self.path / kind
             if folder.is_symlink() or not folder.is_dir():
