@@ -49,6 +49,6 @@ def test_a_row_has_the_mean_of_its_seeds_and_what_its_models_cost(
 
 def test_a_folder_without_runs_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["trade_off", "--glyphs", str(tmp_path), "--out", str(tmp_path / "out")])
-    with pytest.raises(SystemExit, match="no finished run in .*: run the study bench-small first"):
+    with pytest.raises(SystemExit, match=r"no finished run in .*: run the study bench-small first"):
         main()
     assert list(tmp_path.iterdir()) == []
