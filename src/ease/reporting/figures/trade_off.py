@@ -43,6 +43,10 @@ COSTS = {
 }
 
 
+CROWDED = 12
+"""More points than this get a larger figure."""
+
+
 def accuracy_against_cost(
     records: Sequence[RunRecord], cost: str = "stored", title: str | None = None
 ) -> Figure:
@@ -65,19 +69,15 @@ def accuracy_against_cost(
     amounts = [float(np.mean(values)) for values in measured]
     ends = [float(series.curves()[:, -1].mean()) for series in grouped]
 
-    width, height = 5.8, 3.8
+    width, height = (5.8, 3.8) if len(grouped) <= CROWDED else (8.4, 5.2)
     with style():
         fig, axes = framed(width, height, right=0.3, bottom=0.65, titled=title != "")
         low, high = accuracy_range(ends)
         x, (left, right), none = _log_places(amounts)
         axes.set(xlim=(left, right), ylim=(low, high), xlabel=f"{asked.axis} (log scale)")
         percent_axes(axes)
-        decades = range(math.ceil(left), math.floor(right) + 1)
-        ticks = [
-            (float(d), count_text(10.0**d))
-            for d in decades
-            if none is None or d > none + 0.1 * (right - left)
-        ]
+        first = left if none is None else none + 0.1 * (right - left)
+        ticks = [(at, count_text(round(10**at, 6))) for at in _log_ticks(left, right) if at > first]
         if none is not None:
             ticks.insert(0, (none, "0"))
         axes.set_xticks([at for at, _ in ticks], labels=[text for _, text in ticks])
@@ -109,6 +109,17 @@ def _log_places(amounts: Sequence[float]) -> tuple[list[float], tuple[float, flo
         return [value for value in logs if value is not None], (left, right), None
     none = left - max(0.09 * span, 0.36)  # far enough for two ticks side by side
     return [none if value is None else value for value in logs], (none - 0.07 * span, right), none
+
+
+def _log_ticks(left: float, right: float) -> list[float]:
+    """Whole decades, and 2 and 5 times them where there are less than three of those between the ends."""
+    decades = range(math.floor(left), math.floor(right) + 1)
+    for factors in ((1,), (1, 2, 5)):
+        found = [d + math.log10(factor) for d in decades for factor in factors]
+        ticks = [at for at in found if left <= at <= right]
+        if len(ticks) >= 3:
+            break
+    return ticks
 
 
 def _scatter_point(axes: Any, x: float, y: float, look: MethodStyle) -> None:
