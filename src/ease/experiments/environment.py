@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import platform
 import sys
@@ -51,7 +52,15 @@ def make_fabric(config: RunConfig) -> Any:
     except (RuntimeError, ValueError) as error:
         where = f" on {nodes} nodes" if nodes > 1 else ""
         raise EaseError(f"cannot use {devices} x {config.accelerator}{where}: {error}") from error
+    if nodes * devices > 1:
+        atexit.register(_leave_the_others)
     return fabric
+
+
+def _leave_the_others() -> None:
+    """End the threads that talk to the other processes. One that still runs at exit may abort the process."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
 
 
 def is_first_process() -> bool:

@@ -21,11 +21,6 @@ from tests.app.fake_server import FakeServer
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 FLAGS = ["--no-sandbox", "--use-fake-ui-for-media-stream", "--use-fake-device-for-media-stream"]
-IMPATIENT = """
-const patient = window.setTimeout;
-window.setTimeout = (act, ms = 0, ...more) => patient(act, ms >= 300 ? ms / 20 : ms, ...more);
-"""
-"""The page asks for its job every second or so, which most of these tests would spend waiting."""
 
 
 @pytest.fixture
@@ -104,11 +99,9 @@ def visit(browser: Any) -> Iterator[Callable[..., Any]]:
 
     contexts, complaints, asked = [], [], []
 
-    def visit(url: str, patient: bool = False, **options: Any) -> Any:
+    def visit(url: str, **options: Any) -> Any:
         context = browser.new_context(**{"viewport": {"width": 1000, "height": 800}, **options})
         context.set_default_timeout(20_000)
-        if not patient:
-            context.add_init_script(IMPATIENT)
         contexts.append(context)
         page = context.new_page()
         page.on("pageerror", lambda error: complaints.append(str(error)))

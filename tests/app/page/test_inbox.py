@@ -63,7 +63,8 @@ def test_keys_skip_discard_and_undo(full: FakeServer, visit: Any) -> None:
     expect(title).to_have_text("Photo 1 of 10")
     assert names(full) == [None] * 10
     page.keyboard.press("d")
-    go(page, "Look")
+    with page.expect_response(lambda answer: answer.request.method == "DELETE"):
+        go(page, "Look")
     expect(page.locator("#badge-number")).to_have_text("9")
     assert full.model.photos[0]["id"] == "p0002"
 
@@ -130,6 +131,7 @@ def test_the_page_lives_at_any_address(full: FakeServer, visit: Any) -> None:
         there.model.wait(full.model.pictures["p0001"][0])
         page = visit(there.url + "#inbox")
         expect(page.locator("#review-photo")).to_have_js_property("naturalWidth", 32)
+        expect(page.locator("#review-title")).to_contain_text("Photo 1 of 1")
         page.keyboard.press("1")
         page.get_by_role("button", name="Learn this photo").click()
         expect(page.locator("#inbox-learn")).to_contain_text("rightly now")

@@ -25,7 +25,7 @@ def test_two_classes_are_taught_and_known_afterwards(
         photo(f"things/quince/{at}.png")
     (tmp_path / "things" / "quince" / ".DS_Store").write_bytes(b"litter")
     (tmp_path / "things" / "quince" / "notes.txt").write_bytes(b"no image")
-    page = visit(site.url, patient=True)
+    page = visit(site.url)
     teach(page, tmp_path / "things")
     rows = page.locator(".staged")
     expect(rows).to_have_count(2)
