@@ -5,7 +5,7 @@
     ease study bench-small --set limit_classes=12 --out runs/twelve
     ease study bench-small --set limit_classes=12 --set "protocol=B0 Inc1" --out runs/one-at-a-time
     python -m benchmarks.trade_off --glyphs runs/bench-small --photos runs/bench-cifar \
-        --twelve runs/twelve --one-at-a-time runs/one-at-a-time --out docs/methods/choosing
+        --twelve runs/twelve --one-at-a-time runs/one-at-a-time --out docs/how-to/choose-a-method
 
 Costs are those of the runs on glyphs. Seconds are CPU seconds of learning, per task. Passes are those of one prediction
 after the last task. Bytes are all that a model stores besides the backbone, four per number, divided by its classes.
