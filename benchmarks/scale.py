@@ -494,7 +494,8 @@ def measure_index(classes: int, width: int, queries: int, spreads: list[float]) 
         size = faiss.serialize_index(index).nbytes
         agreement = " | ".join(f"{100 * each:.1f} %" for each in found)
         lines.append(
-            f"| {name} | {size_text(size)} | {built:.1f} s | {1e3 * batch:.2f} ms | {1e3 * alone:.2f} ms | {agreement} |"
+            f"| {name} | {size_text(size)} | {built:.1f} s | {1e3 * batch:.2f} ms | {1e3 * alone:.2f} ms | "
+            f"{agreement} |"
         )
         print(lines[-1], flush=True)
     return "\n".join(lines)
