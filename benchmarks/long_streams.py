@@ -302,9 +302,9 @@ STYLES = {
 }
 """Colours that people with any kind of colour vision can tell apart, and marks for print."""
 PANELS = {
-    "learn a task, without training and passes": ("learn_seconds", 1.0, "seconds"),
-    "save after a task": ("save_seconds", 1.0, "seconds"),
-    "open": ("open_seconds", 1.0, "seconds"),
+    "learn a task, no training, no passes": ("learn_seconds", 1.0, "s"),
+    "save after a task": ("save_seconds", 1.0, "s"),
+    "open the model": ("open_seconds", 1.0, "s"),
     "model directory": ("folder_bytes", 1e-6, "MB"),
     "memory of the process": ("memory_bytes", 1e-6, "MB"),
     "predict one image": ("prediction_seconds", 1e3, "ms"),
@@ -317,7 +317,7 @@ def plot(looks: Sequence[Look], path: Path) -> None:
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
-    from matplotlib.ticker import FuncFormatter, NullLocator
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
     plain = FuncFormatter(lambda value, _: f"{value:,.10g}")
     figure, axes = plt.subplots(2, 3, figsize=(11, 6), sharex=True, layout="constrained")
@@ -340,6 +340,7 @@ def plot(looks: Sequence[Look], path: Path) -> None:
         if high / low < 10:  # at least one power of ten, so that noise does not look like growth
             middle = (low * high) ** 0.5
             axis.set_ylim(middle / 10**0.6, middle * 10**0.6)
+        axis.yaxis.set_major_locator(LogLocator(subs=(1, 3)))
         for each in (axis.xaxis, axis.yaxis):
             each.set_major_formatter(plain)
             each.set_minor_locator(NullLocator())

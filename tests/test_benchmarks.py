@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,8 +23,11 @@ from benchmarks.speed import main
 from benchmarks.table import exponent
 from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
 
+from ease.methods import restore_learner, save_model
 from ease.methods.ease import Ease
 from ease.progress import Quiet
+from ease.storage import files as durable
+from ease.storage.model_directory import OWNER, ModelDirectory
 
 DEIT = "deit_tiny_patch16_224"
 
@@ -386,3 +390,30 @@ def test_few_digits_are_enough() -> None:
         "2 h",
         "10 days",
     ]
+
+
+@pytest.mark.parametrize(("row", "again"), [("ease", {"subspaces"}), ("strata", {"prototypes", "learner"})])
+def test_a_reopened_learner_does_not_encode_all_prototypes_of_ease_again(
+    row: str, again: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With real learners: what `ease` loads it hands back, `strata` makes new tensors of it."""
+    engine = long_streams.synthetic_engine()
+    learner = long_streams.new_learner(row, engine)
+    for index in range(2):
+        learner.learn(long_streams.synthetic_task(index))
+    save_model(ModelDirectory(tmp_path / "model"), learner, long_streams.entries(learner))
+    directory = ModelDirectory(tmp_path / "model")
+    restored, _ = restore_learner(directory, engine)
+    kinds: set[str] = set()
+    encode = durable.encode_tensors
+
+    def counted(tensors: Any, metadata: Any = None) -> bytes:
+        kinds.add(metadata[OWNER].split("/")[0])
+        return encode(tensors, metadata)
+
+    monkeypatch.setattr(durable, "encode_tensors", counted)
+    save_model(directory, restored, long_streams.entries(restored))
+    assert kinds == again
+    kinds.clear()
+    save_model(directory, restored, long_streams.entries(restored))
+    assert kinds == set()

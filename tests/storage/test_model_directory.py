@@ -306,10 +306,11 @@ def test_what_was_loaded_is_not_encoded_again(grown: ModelDirectory, encoded: li
     assert again.load().files["subspaces/0001"]["down"][0, 0] == 9.0
 
 
+@pytest.mark.parametrize("size", [2, store.SMALL + 1])
 def test_tensors_that_changed_in_any_way_are_saved_again(
-    directory: ModelDirectory, encoded: list[str]
+    directory: ModelDirectory, encoded: list[str], size: int
 ) -> None:
-    name, kept = "learner/0000", {"a": torch.zeros(2), "b": torch.ones(2)}
+    name, kept = "learner/0000", {"a": torch.zeros(size), "b": torch.ones(size)}
     directory.commit(STATE, {name: kept})
     changes: list[dict[str, Tensor]] = [
         {"a": kept["a"].add_(5), "b": kept["b"]},

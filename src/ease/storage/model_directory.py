@@ -42,6 +42,9 @@ HISTORY_MANIFESTS = 8 * 2**20
 """Bytes that the manifests of earlier generations may take. A manifest grows with the number of tasks, and the first
 commit of a process reads all of them."""
 
+SMALL = 16
+"""Numbers of a tensor that is compared by what is in it."""
+
 _MANIFEST = re.compile(r"[0-9]{4,12}\.json")
 _TEMPORARY = re.compile(r"\..+\.(json|safetensors)\.tmp-[0-9]+-[0-9a-f]+")
 
@@ -101,8 +104,9 @@ class _Seen:
 class _Saved:
     """A file that this process wrote or checked: the tensors in it, and the file as it was then."""
 
-    tensors: dict[str, weakref.ref[Tensor]]
-    versions: tuple[int, ...]
+    tensors: dict[str, weakref.ref[Tensor] | Tensor]
+    """By name: which tensor it was, or what was in it if it was small, since learners make small ones anew."""
+    versions: dict[str, int]
     """How often each tensor had been changed in place."""
     entry: StoredFile
     facts: tuple[int, int, int, int]
@@ -120,17 +124,22 @@ class _Saved:
         """None if the tensors cannot be recognised again."""
         if any(value.is_inference() for value in tensors.values()):
             return None
-        references = {name: weakref.ref(value) for name, value in tensors.items()}
-        versions = tuple(value._version for value in tensors.values())
-        return cls(references, versions, entry, facts, content)
+        known = {
+            name: value.detach().clone() if value.numel() <= SMALL else weakref.ref(value)
+            for name, value in tensors.items()
+        }
+        return cls(known, {name: value._version for name, value in tensors.items()}, entry, facts, content)
 
     def holds(self, tensors: Mapping[str, Tensor]) -> bool:
-        """Whether these are the same tensors, and none was changed since."""
+        """Whether these are the same tensors, in any order, and none was changed since."""
         if len(tensors) != len(self.tensors):
             return False
-        known = zip(self.tensors.items(), self.versions, strict=True)
-        for (name, value), ((same, reference), version) in zip(tensors.items(), known, strict=True):
-            if name != same or reference() is not value or value._version != version:
+        for name, value in tensors.items():
+            known = self.tensors.get(name)
+            if isinstance(known, Tensor):
+                if known.dtype != value.dtype or not torch.equal(known, value.detach().cpu()):
+                    return False
+            elif known is None or known() is not value or value._version != self.versions[name]:
                 return False
         return True
 
