@@ -88,6 +88,12 @@ def nan(name: str, tensors: dict[str, torch.Tensor]) -> None:
             value.view(-1)[0] = float("nan")
 
 
+def imaginary(name: str, tensors: dict[str, torch.Tensor]) -> None:
+    for key, value in tensors.items():
+        if value.is_floating_point():
+            tensors[key] = value.to(torch.complex64)
+
+
 def shorter(name: str, tensors: dict[str, torch.Tensor]) -> None:
     for key, value in tensors.items():
         tensors[key] = value[:-1].clone() if value.dim() else value
@@ -102,7 +108,12 @@ def refused(path: Path) -> str:
 
 @pytest.mark.parametrize("which", ["strata", "ease_model"])
 @pytest.mark.parametrize(
-    ("change", "why"), [(nan, "numbers that are not finite"), (shorter, "does not make sense")]
+    ("change", "why"),
+    [
+        (nan, "numbers that are not finite"),
+        (imaginary, "numbers that are complex"),
+        (shorter, "does not make sense"),
+    ],
 )
 def test_tensors_that_no_learner_saves_are_refused(
     which: str, change: Any, why: str, tmp_path: Path, request: pytest.FixtureRequest

@@ -130,7 +130,7 @@ def restore_learner(
     manifest = generation.manifest
     with making_sense(directory):
         if not diverged:  # needs no more memory than the files did; to count it would take most of the time
-            _check_finite(directory, generation)
+            _check_real(directory, generation)
     with making_sense(directory), bounded_allocations(_allowed(manifest)):
         _check_task_sizes(manifest)
         _check_numbers([manifest.settings, manifest.learner, manifest.calibration])
@@ -198,14 +198,16 @@ def _check_numbers(value: Any) -> None:
         _check_numbers(inner)
 
 
-def _check_finite(directory: ModelDirectory, generation: Generation) -> None:
+def _check_real(directory: ModelDirectory, generation: Generation) -> None:
     for name, tensors in generation.files.items():
         for value in tensors.values():
-            if value.is_floating_point() and not bool(value.isfinite().all()):
-                raise damaged(
-                    directory.path / generation.manifest.files[name].path,
-                    "it has numbers that are not finite",
-                )
+            if value.is_complex():
+                how = "it has numbers that are complex"
+            elif value.is_floating_point() and not bool(value.isfinite().all()):
+                how = "it has numbers that are not finite"
+            else:
+                continue
+            raise damaged(directory.path / generation.manifest.files[name].path, how)
 
 
 @contextmanager
