@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import os
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # children of tests inherit it; two threads each would crawl
+os.environ["OMP_NUM_THREADS"] = "1"  # children of tests inherit it; two threads each would crawl
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-import torch
 
-from ease.backbone import Backbone, Pixels
-from ease.backbone.zoo import backbone_from_state
-from ease.streams import Augmentation, Dataset, ImageSet, Stream
-from ease.streams.protocol import make_stream
-from ease.streams.transforms import Transforms
-from ease.training.engine import Engine
+# The process that hands out the tests reads this file, too, before it starts the others: it need not wait for torch.
+if TYPE_CHECKING:
+    from ease.backbone import Backbone
+    from ease.streams import Dataset, Stream
+    from ease.training.engine import Engine
 
-torch.set_num_threads(1)
 GOLDEN = Path(__file__).parent / "golden"
 
 FIRST = (
@@ -30,14 +28,20 @@ FIRST = (
     "experiments/test_run.py",
     # These take longest. A file that takes a minute must not be the last one that is begun.
     "methods/test_conformance.py",
+    # A browser leaves a core half idle: beside each of its files runs one that computes.
+    "app/page/test_teach.py",
     "test_distributed.py",
+    "app/page/test_look.py",
+    "app/test_export.py",
+    "app/page/test_classes.py",
+    "test_benchmarks.py",
+    "app/page/test_inbox.py",
+    "app/page/test_everyone.py",
     "experiments/test_grid.py",
     "app/page/",
     "app/test_estimator.py",
-    "app/test_export.py",
     "app/test_server.py",
     "app/test_bulk.py",
-    "test_benchmarks.py",
     "app/test_compact_strata.py",
     "app/test_classifier.py",
     "app/test_bulk_folder.py",
@@ -85,6 +89,11 @@ def common() -> dict[str, np.ndarray]:
 
 
 def small_backbone(common: dict[str, np.ndarray]) -> Backbone:
+    import torch
+
+    from ease.backbone import Pixels
+    from ease.backbone.zoo import backbone_from_state
+
     state = {
         n.removeprefix("backbone/"): torch.from_numpy(v)
         for n, v in common.items()
@@ -101,12 +110,17 @@ def backbone(common: dict[str, np.ndarray]) -> Backbone:
 
 @pytest.fixture
 def engine(backbone: Backbone) -> Engine:
+    from ease.streams.transforms import Transforms
+    from ease.training.engine import Engine
+
     return Engine(backbone, Transforms.raw(backbone.pixels), seed=7, batch_size=16)
 
 
 @pytest.fixture(scope="session")
 def six_digits(common: dict[str, np.ndarray]) -> Dataset:
     """Six classes, 12 train and 8 test images each."""
+    from ease.streams import Augmentation, Dataset, ImageSet
+
     parts = {}
     for part, count in (("train", 12), ("test", 8)):
         images = ImageSet.of_arrays(common[f"data/x_{part}"], common[f"data/y_{part}"])
@@ -117,4 +131,6 @@ def six_digits(common: dict[str, np.ndarray]) -> Dataset:
 @pytest.fixture
 def stream(six_digits: Dataset) -> Stream:
     """Three tasks of two classes."""
+    from ease.streams.protocol import make_stream
+
     return make_stream(six_digits, "B0 Inc2")

@@ -6,8 +6,9 @@ import io
 import re
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
@@ -98,10 +99,11 @@ def load_backbone(
             vit.set_input_size(img_size=(input_size, input_size))
     else:
         # Built at the wanted size, so that positions are resampled at most once, from the file's grid.
-        vit = _create(name, pretrained=False, input_size=input_size, resample=False)
+        jax = Path(str(weights)).suffix == ".npz" or _has_jax_names(tensors)
+        vit = _create(name, pretrained=False, input_size=input_size, resample=False, complete=not jax)
         content = tensors_hash(_without_classifier(tensors))
         source = f"weights file '{weights}'"
-        if Path(str(weights)).suffix == ".npz" or _has_jax_names(tensors):
+        if jax:
             _load_jax(vit, tensors, source, name)
         else:
             _load(vit, tensors, source, name, is_model_in_modules(architecture, ["deit"]))
@@ -133,18 +135,19 @@ def backbone_from_state(
     dim = state["patch_embed.proj.weight"].shape[0]
     hidden = state["blocks.0.mlp.fc1.weight"].shape[0]
     _check_size(name, patch_size, img_size)
-    with _private_randomness():
-        vit = VisionTransformer(
-            img_size=img_size,
-            patch_size=patch_size,
-            embed_dim=dim,
-            depth=depth,
-            num_heads=heads,
-            mlp_ratio=hidden / dim,
-            qkv_bias="blocks.0.attn.qkv.bias" in state,
-            init_values=1.0 if "blocks.0.ls1.gamma" in state else None,
-            num_classes=0,
-        )
+    build = partial(
+        VisionTransformer,
+        img_size=img_size,
+        patch_size=patch_size,
+        embed_dim=dim,
+        depth=depth,
+        num_heads=heads,
+        mlp_ratio=hidden / dim,
+        qkv_bias="blocks.0.attn.qkv.bias" in state,
+        init_values=1.0 if "blocks.0.ls1.gamma" in state else None,
+        num_classes=0,
+    )
+    vit = _without_weights(build)
     _load(vit, state, "the given state", name)
     return Backbone(vit, name, tensors_hash(_without_classifier(state)), pixels)
 
@@ -158,15 +161,17 @@ def _embedded(
 ) -> Backbone:
     size = 64 if input_size is None else input_size
     _check_size(EMBEDDED, 8, size)
-    with _private_randomness():
-        vit = VisionTransformer(
-            img_size=size, patch_size=8, embed_dim=192, depth=6, num_heads=3, num_classes=0
-        )
+    build = partial(
+        VisionTransformer, img_size=size, patch_size=8, embed_dim=192, depth=6, num_heads=3, num_classes=0
+    )
     if pretrained and tensors is None:
         tensors = _embedded_tensors()
     if tensors is None:
+        vit = _random(build)
         tensors = vit.state_dict()
-    _load(vit, tensors, "its embedded file" if weights is None else f"weights file '{weights}'", EMBEDDED)
+    else:
+        vit = _without_weights(build)
+        _load(vit, tensors, "its embedded file" if weights is None else f"weights file '{weights}'", EMBEDDED)
     half = {"mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5), "interpolation": "bicubic"}
     pixels = _pixels(size, half, normalize)
     return Backbone(vit, EMBEDDED, tensors_hash(_without_classifier(tensors)), pixels)
@@ -193,10 +198,13 @@ UNREACHABLE_SECONDS = 20
 _unreachable: dict[str, float] = {}
 
 
-def _create(name: str, *, pretrained: bool, input_size: int | None, resample: bool) -> Any:
+def _create(
+    name: str, *, pretrained: bool, input_size: int | None, resample: bool, complete: bool = False
+) -> Any:
     """The model of that name without its classifier; refused before any download if we cannot drive it.
 
-    Built at `input_size`, unless the size is to be changed afterwards by resampling what was loaded.
+    Built at `input_size`, unless the size is to be changed afterwards by resampling what was loaded. It has no weights
+    yet if a `complete` set of them is loaded next.
     """
     with torch.device("meta"):  # the plan of the model, without its memory
         plan = timm.create_model(name, num_classes=0)
@@ -206,9 +214,10 @@ def _create(name: str, *, pretrained: bool, input_size: int | None, resample: bo
     if pretrained and not timm.list_pretrained(name if "." in name else f"{name}.*"):
         raise EaseError(f"timm has no weights for backbone '{name}'; give a local file with --weights")
     size = {} if input_size is None or resample else {"img_size": input_size}
+    build = partial(timm.create_model, name, num_classes=0, **size)
+    if not pretrained:
+        return _without_weights(build) if complete else _random(build)
     with _private_randomness():
-        if not pretrained:
-            return timm.create_model(name, num_classes=0, **size)
         missing = EaseError(
             f"weights of backbone '{name}' cannot be fetched from the hub; give a file with --weights"
         )
@@ -216,7 +225,7 @@ def _create(name: str, *, pretrained: bool, input_size: int | None, resample: bo
             raise missing
         try:
             with _no_vain_retries():
-                return timm.create_model(name, pretrained=True, num_classes=0, **size)
+                return build(pretrained=True)
         except Exception as error:  # hub, sockets, certificates, disks: all mean the same here
             _unreachable[name] = time.monotonic() + UNREACHABLE_SECONDS
             raise missing from error
@@ -289,6 +298,19 @@ def _pixels(size: int, config: dict[str, Any], normalize: Literal["model", "none
         raise unknown("normalisation", normalize, ["model", "none"])
     mean, std = (config["mean"], config["std"]) if normalize == "model" else ((0.0,) * 3, (1.0,) * 3)
     return Pixels(size, tuple(map(float, mean)), tuple(map(float, std)), config["interpolation"])  # type: ignore[arg-type]
+
+
+def _random(build: Callable[..., Any]) -> Any:
+    with _private_randomness():
+        return build()
+
+
+def _without_weights(build: Callable[..., Any]) -> Any:
+    """A model whose weights are all loaded next: to draw random ones first would take most of the time."""
+    with torch.device("meta"):
+        vit = build(weight_init="skip")
+    # Buffers may hold what the model computed and no file has.
+    return _random(build) if any(True for _ in vit.buffers()) else vit.to_empty(device="cpu")
 
 
 @contextmanager

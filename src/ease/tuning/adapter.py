@@ -49,8 +49,8 @@ class Adapter(Tuning):
         if reads not in ("stream", "normed"):
             raise unknown("input of the adapter", reads, ["stream", "normed"])
         self.rank, self.scale, self.dropout, self.bias, self.reads = rank, scale, dropout, bias, reads
-        self.down = nn.ModuleList(_linear(shape.dim, rank, bias) for _ in range(shape.depth))
-        self.up = nn.ModuleList(_linear(rank, shape.dim, bias) for _ in range(shape.depth))
+        self.down = nn.ModuleList(_Zeros(shape.dim, rank, bias) for _ in range(shape.depth))
+        self.up = nn.ModuleList(_Zeros(rank, shape.dim, bias) for _ in range(shape.depth))
         for down in self.down:
             assert isinstance(down, nn.Linear)
             nn.init.kaiming_uniform_(down.weight, a=math.sqrt(5), generator=generator)
@@ -136,9 +136,9 @@ class AdapterStack(Tuning):
         )
 
 
-def _linear(width_in: int, width_out: int, bias: bool) -> nn.Linear:
+class _Zeros(nn.Linear):
     """A linear layer of zeros. The initialisation of nn.Linear would draw from the global generator."""
-    linear = nn.utils.skip_init(nn.Linear, width_in, width_out, bias=bias)
-    for parameter in linear.parameters():
-        nn.init.zeros_(parameter)
-    return linear
+
+    def reset_parameters(self) -> None:
+        for parameter in self.parameters():
+            nn.init.zeros_(parameter)
