@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ease.errors import EaseError
-from ease.heads.triangle import packed_triangle, unpacked_triangle
+from ease.heads.triangle import inverse_of_lower, packed_triangle, unpacked_triangle
 
 SHRINKAGE_FACTOR = 1.5
 """Factor of the shrinkage of OAS, which assumes Gaussian features: outliers make a covariance noisier than it expects.
@@ -241,8 +241,7 @@ class WhitenedHead:
 
 def whitening_matrix(sigma: Tensor) -> Tensor:
     """The lower triangular M [K, K] with M @ sigma @ M^T = I, in fp64."""
-    unit = torch.eye(len(sigma), dtype=torch.float64)
-    return torch.linalg.solve_triangular(_cholesky(sigma), unit, upper=False)
+    return inverse_of_lower(_cholesky(sigma))
 
 
 def _share(covariance: Tensor, freedom: int) -> float:
