@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
 import re
-import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
 from torch import Tensor
 
 from ease.errors import EaseError
@@ -28,6 +25,7 @@ from ease.storage.manifest import (
     encode_manifest,
     manifest_copy,
 )
+from ease.storage.remembered import RememberedFile, RememberedGeneration, content_of, facts_of
 
 KINDS = ("subspaces", "prototypes", "learner", "memory", "thumbnails")
 OWNER = "ease.model"
@@ -41,9 +39,6 @@ otherwise spend most of its time on its own history."""
 HISTORY_MANIFESTS = 8 * 2**20
 """Bytes that the manifests of earlier generations may take. A manifest grows with the number of tasks, and the first
 commit of a process reads all of them."""
-
-SMALL = 16
-"""Numbers of a tensor that is compared by what is in it."""
 
 _MANIFEST = re.compile(r"[0-9]{4,12}\.json")
 _TEMPORARY = re.compile(r"\..+\.(json|safetensors)\.tmp-[0-9]+-[0-9a-f]+")
@@ -60,104 +55,6 @@ class Generation:
     def number(self) -> int:
         """The number of the generation; the first commit of a directory has number 1."""
         return self.manifest.generation
-
-
-@dataclass(frozen=True)
-class _Seen:
-    """What a commit must know of a generation on disk. Whole manifests of a hundred generations would fill memory."""
-
-    generation: int
-    files: dict[str, StoredFile]
-    sizes: dict[str, int]
-    """Path -> size of each file."""
-    kinds: frozenset[str]
-    """The folders that its files lie in."""
-    next_id: int
-    clears_history: bool
-    digest: bytes
-    """Of the manifest's content."""
-    size: int
-    """Of the manifest itself."""
-
-    @classmethod
-    def of(cls, manifest: Manifest, raw: bytes, before: Iterable[_Seen]) -> _Seen:
-        """Entries that a generation seen before has as well are shared with it."""
-        known = next(iter(before), None)
-        files = {}
-        for name, entry in manifest.files.items():
-            same = known.files.get(name) if known else None
-            files[name] = same if same == entry and same is not None else entry
-        paths = {entry.path: entry.size for entry in files.values()}
-        return cls(
-            manifest.generation,
-            files,
-            paths,
-            frozenset(name.split("/")[0] for name in (*files, *paths)),
-            max([manifest.next_id or 0, *(1 + entry.id for entry in manifest.classes)]),
-            manifest.clears_history,
-            hashlib.sha256(raw).digest(),
-            len(raw),
-        )
-
-
-@dataclass(frozen=True)
-class _Saved:
-    """A file that this process wrote or checked: the tensors in it, and the file as it was then."""
-
-    tensors: dict[str, weakref.ref[Tensor] | Tensor]
-    """By name: which tensor it was, or what was in it if it was small, since learners make small ones anew."""
-    versions: dict[str, int]
-    """How often each tensor had been changed in place."""
-    entry: StoredFile
-    facts: tuple[int, int, int, int]
-    content: bytes | None
-    """Hash of the tensors; None if it was not computed."""
-
-    @classmethod
-    def of(
-        cls,
-        tensors: Mapping[str, Tensor],
-        entry: StoredFile,
-        facts: tuple[int, int, int, int],
-        content: bytes | None = None,
-    ) -> _Saved | None:
-        """None if the tensors cannot be recognised again."""
-        if any(value.is_inference() for value in tensors.values()):
-            return None
-        known = {
-            name: value.detach().clone() if value.numel() <= SMALL else weakref.ref(value)
-            for name, value in tensors.items()
-        }
-        return cls(known, {name: value._version for name, value in tensors.items()}, entry, facts, content)
-
-    def holds(self, tensors: Mapping[str, Tensor]) -> bool:
-        """Whether these are the same tensors, in any order, and none was changed since."""
-        if len(tensors) != len(self.tensors):
-            return False
-        for name, value in tensors.items():
-            known = self.tensors.get(name)
-            if isinstance(known, Tensor):
-                if known.dtype != value.dtype or not torch.equal(known, value.detach().cpu()):
-                    return False
-            elif known is None or known() is not value or value._version != self.versions[name]:
-                return False
-        return True
-
-
-def _facts(path: Path) -> tuple[int, int, int, int]:
-    """What changes when a file is written to or replaced."""
-    facts = os.stat(path)
-    return facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns
-
-
-def _content(tensors: Mapping[str, Tensor]) -> bytes:
-    """A hash of names, types, shapes and values."""
-    digest = hashlib.sha256()
-    for name in sorted(tensors):
-        value = tensors[name].detach().cpu().contiguous()
-        digest.update(f"{name}\0{value.dtype}\0{tuple(value.shape)}\0".encode())
-        digest.update(value.reshape(-1).view(torch.uint8).numpy().data)
-    return digest.digest()
 
 
 class ModelDirectory:
@@ -180,8 +77,8 @@ class ModelDirectory:
         self.path, self.history_limit = Path(path), history_limit
         self.manifest_path = self.path / "manifest.json"
         self._lock = WriterLock(self.path)
-        self._manifests: dict[Path, tuple[tuple[int, int, int], _Seen]] = {}
-        self._saved: dict[str, _Saved] = {}
+        self._manifests: dict[Path, tuple[tuple[int, int, int], RememberedGeneration]] = {}
+        self._saved: dict[str, RememberedFile] = {}
 
     # --- reading ----------------------------------------------------------------------------------
 
@@ -241,9 +138,9 @@ class ModelDirectory:
         """The tensors of a file. They need not be written again as long as neither they nor the file change."""
         path = self._inside(entry.path)
         with durable.explained("read", path):
-            facts = _facts(path)
+            facts = facts_of(path)
         tensors = durable.read_tensors(path, entry)
-        saved = _Saved.of(tensors, entry, facts)
+        saved = RememberedFile.of(tensors, entry, facts)
         if saved is not None:
             self._saved[name] = saved
         return tensors
@@ -306,7 +203,7 @@ class ModelDirectory:
                 raise ValueError(f"'{name}' is no model file: name it folder/name, such as subspaces/0003")
         with self.writing():
             number, current = self._current()
-            fresh: dict[str, _Saved] = {}
+            fresh: dict[str, RememberedFile] = {}
             stored = {name: self._kept(name, current) for name in keep}
             if number:
                 self._mend_copy(number)
@@ -324,8 +221,8 @@ class ModelDirectory:
                         known = self._known(name, durable.entry_of(data), recorded)
                         entry = known or self._add(name, data, number, written)
                         with durable.explained("read", self.path / entry.path):
-                            facts = _facts(self.path / entry.path)
-                        saved = _Saved.of(files[name], entry, facts, _content(files[name]))
+                            facts = facts_of(self.path / entry.path)
+                        saved = RememberedFile.of(files[name], entry, facts, content_of(files[name]))
                     else:
                         entry = saved.entry
                     stored[name] = entry
@@ -445,17 +342,17 @@ class ModelDirectory:
         seen = self._seen_now()
         return seen.generation, seen.files
 
-    def _seen_now(self) -> _Seen:
+    def _seen_now(self) -> RememberedGeneration:
         """The current generation. The file is read each time, and decoded only if its content is new."""
         raw = durable.read_bytes(self.manifest_path, durable.JSON_LIMIT)
         return self._seen_as(raw, self.manifest_path)
 
-    def _seen_as(self, raw: bytes, path: Path) -> _Seen:
+    def _seen_as(self, raw: bytes, path: Path) -> RememberedGeneration:
         """The generation that a manifest file describes."""
         digest = hashlib.sha256(raw).digest()
         others = [seen for _, seen in self._manifests.values()]
         same = next((seen for seen in others if seen.digest == digest), None)
-        return same or _Seen.of(decode_manifest(raw, path), raw, others)
+        return same or RememberedGeneration.of(decode_manifest(raw, path), raw, others)
 
     # --- files ------------------------------------------------------------------------------------
 
@@ -477,17 +374,17 @@ class ModelDirectory:
             raise durable.damaged(path, f"it has {size} bytes in place of {entry.size}")
         return entry
 
-    def _unchanged(self, name: str, tensors: Mapping[str, Tensor]) -> _Saved | None:
+    def _unchanged(self, name: str, tensors: Mapping[str, Tensor]) -> RememberedFile | None:
         """The file that holds these tensors, if it is as this object left it: neither they nor it have changed."""
         saved = self._saved.get(name)
         if saved is None:
             return None
         with contextlib.suppress(OSError):
-            if _facts(self.path / saved.entry.path) == saved.facts:
+            if facts_of(self.path / saved.entry.path) == saved.facts:
                 if saved.holds(tensors):
                     return saved
-                if saved.content is not None and _content(tensors) == saved.content:
-                    return _Saved.of(tensors, saved.entry, saved.facts, saved.content)
+                if saved.content is not None and content_of(tensors) == saved.content:
+                    return RememberedFile.of(tensors, saved.entry, saved.facts, saved.content)
         return None
 
     def _known(
@@ -515,14 +412,14 @@ class ModelDirectory:
         entry = durable.entry_of(data)
         return StoredFile(entry.sha256, entry.size, relative)
 
-    def _all_manifests(self) -> tuple[dict[Path, _Seen], bool]:
+    def _all_manifests(self) -> tuple[dict[Path, RememberedGeneration], bool]:
         """What is needed of all manifests that can be read, by file, the newest first, and whether these are all.
 
         A file is decoded again only if it has changed.
         """
         paths = [self._manifest_file(number) for number in reversed(self.generations())]
         paths += [self.manifest_path] if self.exists else []
-        seen: dict[Path, tuple[tuple[int, int, int], _Seen]] = {}
+        seen: dict[Path, tuple[tuple[int, int, int], RememberedGeneration]] = {}
         for path in paths:
             with durable.explained("read", path):
                 facts = path.stat()
