@@ -25,6 +25,7 @@ from ease.storage import lock
 from ease.storage import model_directory as store
 from ease.storage.manifest import FORMAT, BackboneEntry, ClassEntry, ModelState, StoredFile, sealed
 from ease.storage.model_directory import ModelDirectory
+from ease.storage.remembered import SMALL
 
 Files = dict[str, dict[str, Tensor]]
 
@@ -306,7 +307,7 @@ def test_what_was_loaded_is_not_encoded_again(grown: ModelDirectory, encoded: li
     assert again.load().files["subspaces/0001"]["down"][0, 0] == 9.0
 
 
-@pytest.mark.parametrize("size", [2, store.SMALL + 1])
+@pytest.mark.parametrize("size", [2, SMALL + 1])
 def test_tensors_that_changed_in_any_way_are_saved_again(
     directory: ModelDirectory, encoded: list[str], size: int
 ) -> None:
