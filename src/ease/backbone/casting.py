@@ -13,9 +13,20 @@ MATRIX_PRODUCTS = (nn.Linear, nn.Conv2d)
 
 def cast_copy(vit: nn.Module, dtype: torch.dtype) -> nn.Module:
     """A copy of a model whose linear layers and convolutions are in `dtype`; it shares all other tensors."""
-    own = {id(p) for part in vit.modules() if isinstance(part, MATRIX_PRODUCTS) for p in part.parameters()}
-    tensors: list[Tensor] = [*vit.parameters(), *vit.buffers()]
-    # What the memo names is taken as it is instead of being copied.
-    memo = {id(tensor): tensor for tensor in tensors if id(tensor) not in own}
-    memo |= {id(p): nn.Parameter(p.detach().to(dtype), requires_grad=False) for p in tensors if id(p) in own}
-    return copy.deepcopy(vit, memo)
+    copies: dict[nn.Module, nn.Module] = {}
+
+    def copied(part: nn.Module) -> nn.Module:
+        if part not in copies:
+            copies[part] = twin = copy.copy(part)
+            twin._modules = {
+                n: None if inner is None else copied(inner) for n, inner in part._modules.items()
+            }
+            if isinstance(part, MATRIX_PRODUCTS):
+                twin._parameters = {name: _cast(value, dtype) for name, value in part._parameters.items()}
+        return copies[part]
+
+    return copied(vit)
+
+
+def _cast(parameter: Tensor | None, dtype: torch.dtype) -> nn.Parameter | None:
+    return None if parameter is None else nn.Parameter(parameter.detach().to(dtype), requires_grad=False)
