@@ -471,7 +471,8 @@ def measure_index(classes: int, width: int, queries: int, spreads: list[float]) 
     kinds = {
         "IVF1024, 16 lists": ("IVF1024,Flat", {"nprobe": 16}),
         "IVF1024, 64 lists": ("IVF1024,Flat", {"nprobe": 64}),
-        "HNSW32": ("HNSW32,Flat", {}),
+        "HNSW32, 16 candidates": ("HNSW32,Flat", {"efSearch": 16}),  # the library's default
+        "HNSW32, 256 candidates": ("HNSW32,Flat", {"efSearch": 256}),
         "PQ96": ("PQ96", {}),
         "IVF1024, PQ96, 64 lists, 100 exact": ("IVF1024,PQ96,RFlat", {"nprobe": 64}),
     }
@@ -483,7 +484,8 @@ def measure_index(classes: int, width: int, queries: int, spreads: list[float]) 
         index.add(means)
         built = time.process_time() - start
         for option, value in options.items():
-            faiss.extract_index_ivf(index).__setattr__(option, value)
+            searched = index.hnsw if factory.startswith("HNSW") else faiss.extract_index_ivf(index)
+            setattr(searched, option, value)
         if factory.endswith("RFlat"):
             index.k_factor = 100
         batch = best_of(lambda index=index: index.search(sets[0], 1)) / queries  # type: ignore[misc]
