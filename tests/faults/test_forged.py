@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from campaign.faults import command
@@ -119,6 +121,25 @@ def test_tensors_that_no_learner_saves_are_refused(
     which: str, change: Any, why: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     assert why in refused(with_tensors(request.getfixturevalue(which), tmp_path / "model", change))
+
+
+def test_scores_that_are_no_numbers_are_refused_by_eval_too(ease_model: Path, tmp_path: Path) -> None:
+    from PIL import Image
+
+    from ease.app.evaluation import evaluate_folder
+
+    def huge(manifest: dict[str, Any]) -> None:
+        text = json.dumps(manifest["learner"])
+        manifest["learner"] = json.loads(re.sub(r'"scale": [0-9.e-]+', '"scale": -1e308', text))
+        assert manifest["learner"] != json.loads(text)
+
+    model = forged(ease_model, tmp_path / "model", huge)
+    assert "gives no finite scores" in refused(model)
+    folder = tmp_path / "photos" / Classifier.open(model).classes[0]
+    folder.mkdir(parents=True)
+    Image.fromarray(np.zeros((16, 16, 3), np.uint8)).save(folder / "a.png")
+    with pytest.raises(EaseError, match="gives no finite scores"):
+        evaluate_folder(Classifier.open(model), tmp_path / "photos")
 
 
 def test_a_list_of_classes_that_is_not_that_of_the_tasks_is_refused(strata: Path, tmp_path: Path) -> None:

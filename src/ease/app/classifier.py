@@ -17,7 +17,7 @@ from ease.app.changes import Learned
 from ease.app.corrections import as_named, correct, learn_inbox, remembered
 from ease.app.explain import Explanation, explain_pixels
 from ease.app.inbox_photos import Correction
-from ease.app.prediction import ClassConfidence, Prediction
+from ease.app.prediction import ClassConfidence, Prediction, no_finite_scores
 from ease.app.repeated import check_repeated, check_repeated_settings
 from ease.app.stored_model import StoredModel, empty_manifest, restored
 from ease.backbone import Backbone
@@ -297,9 +297,7 @@ class Classifier(StoredModel):
         )
         scores = self._calibration.unknown(logits)
         if not bool(confidences.isfinite().all() and (not calibrated or scores.isfinite().all())):
-            raise EaseError(
-                f"the model in {self.path} gives no finite scores: it is damaged, or its training diverged"
-            )
+            raise no_finite_scores(self.path)
         unknown = scores.tolist()
         names = self.classes
         return [

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from ease.app.calibration import auroc, expected_calibration_error
 from ease.app.classifier import Classifier
+from ease.app.prediction import no_finite_scores
 from ease.errors import EaseError
 from ease.progress import Progress
 from ease.storage.files import make_folder, write_atomic, write_json
@@ -142,6 +143,8 @@ def evaluate_folder(
         where = folder if folder is not None else shape.get("labels")
         raise EaseError(f"no class folder in '{where}' is a class of the model (it knows: {some} ...)")
     logits = classifier.predictor.logits(photos.images, progress=progress)
+    if not bool(classifier.calibration.confidences(logits).isfinite().all()):
+        raise no_finite_scores(classifier.path)
     known, strange = logits[labels >= 0], logits[labels < 0]
     truth = torch.from_numpy(labels[labels >= 0])
     best = known.argmax(dim=1)

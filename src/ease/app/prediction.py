@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, computed_field
@@ -120,3 +121,8 @@ class Predictions(BaseModel):
     generation: int = Field(description="of the model that made all of the predictions")
     calibrated: bool = Field(description="whether confidences were fitted on held-out images")
     predictions: tuple[Prediction, ...]
+
+
+def no_finite_scores(model: Path) -> EaseError:
+    """The error for a model whose answers are no numbers."""
+    return EaseError(f"the model in {model} gives no finite scores: it is damaged, or its training diverged")
