@@ -11,7 +11,7 @@ import ease
 
 ROOT = Path(ease.__file__).parent
 LEVEL = {
-    "errors": 0, "torchvision_cure": 0, "filesystem": 1, "documents": 1, "progress": 1, "plugins": 1, "cluster": 1,
+    "errors": 0, "vision_libraries": 0, "filesystem": 1, "documents": 1, "progress": 1, "plugins": 1, "cluster": 1,
     "streams": 2, "storage": 2, "backbone": 3, "tuning": 4, "training": 4, "heads": 5, "presets": 5, "methods": 6,
     "config": 7, "reporting": 9, "experiments": 10, "app": 11, "api": 11, "cli": 12, "__main__": 13,
     # Records are read by whatever draws them, and written by whatever runs.

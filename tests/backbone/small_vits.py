@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-import ease.torchvision_cure  # noqa: F401  (before timm)
+import ease.vision_libraries  # noqa: F401  (before timm)
 from ease.backbone import Backbone, Pixels
 
 M = TypeVar("M", bound=nn.Module)

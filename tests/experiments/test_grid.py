@@ -167,6 +167,16 @@ def test_a_cell_that_fails_does_not_stop_the_others(tmp_path: Path) -> None:
     assert grid.record(good) is not None
 
 
+def test_cells_that_fail_before_they_begin_leave_nothing(tmp_path: Path) -> None:
+    bad, good = cell("simplecil", data_root="nowhere", dataset="folder"), cell("simplecil")
+    with pytest.raises(EaseError, match=r"1 of 1 cells failed.* \(the same command tries again\)"):
+        Grid(tmp_path / "deep" / "grid").run([bad])
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(EaseError, match=r"1 of 2 cells failed.* \(the others are kept; "):
+        Grid(tmp_path).run([bad, good])
+    assert [lease.name for lease in (tmp_path / "leases").iterdir()] == [good.name]
+
+
 def test_cells_that_share_train_once_and_find_what_they_would_alone(tmp_path: Path) -> None:
     values = (0.01, 0.1, 0.5)
     shared, alone = Grid(tmp_path / "shared"), Grid(tmp_path / "alone")

@@ -16,7 +16,7 @@ import torch
 
 from ease.storage import files, lease
 from ease.storage.files import fenced, make_folder, remove, remove_tree, write_atomic
-from ease.storage.lease import Lease, LeaseLostError, lease_holder
+from ease.storage.lease import Lease, LeaseLostError, discard_lease, lease_holder
 from ease.storage.model_directory import ModelDirectory
 from tests.storage.test_model_directory import STATE
 
@@ -44,6 +44,44 @@ def test_every_holder_has_a_higher_token(tmp_path: Path) -> None:
             assert not mine.taken_over
     assert tokens == [1, 2, 3]
     assert os.listdir(tmp_path) == ["00000003.json"]
+
+
+def test_a_lease_that_was_given_back_can_be_discarded_with_its_folder(tmp_path: Path) -> None:
+    with Lease(tmp_path / "lease").hold(never):
+        discard_lease(tmp_path / "lease")
+        assert (tmp_path / "lease" / "00000001.json").exists()
+    discard_lease(tmp_path / "lease")
+    assert not (tmp_path / "lease").exists()
+    discard_lease(tmp_path / "lease")  # nothing to do
+
+
+def test_a_lease_that_had_several_holders_is_not_discarded(tmp_path: Path) -> None:
+    foreign(tmp_path, token=1)  # taken for dead, but perhaps it only sleeps and then looks for a higher number
+    with Lease(tmp_path, 0.1).hold(never):
+        pass
+    discard_lease(tmp_path)
+    assert os.listdir(tmp_path) == ["00000002.json"]
+
+
+def test_a_lease_can_be_discarded_while_many_want_it(tmp_path: Path) -> None:
+    folder, inside, most, had = tmp_path / "lease", 0, 0, 0
+
+    def work() -> None:
+        nonlocal inside, most, had
+        with Lease(folder, 30).hold(never):
+            inside += 1
+            had += 1
+            most = max(most, inside)
+            time.sleep(0.01)
+            inside -= 1
+        discard_lease(folder)
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert (most, had) == (1, 8)
 
 
 def test_of_many_that_want_it_one_has_it_at_a_time(tmp_path: Path) -> None:

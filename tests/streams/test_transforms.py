@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import ease.torchvision_cure  # noqa: F401
+import ease.vision_libraries  # noqa: F401
 
 # isort: split
 from torchvision.transforms import v2

@@ -1,6 +1,6 @@
 """The frozen pre-trained ViT and where its weights come from."""
 
-import ease.torchvision_cure  # noqa: F401  (timm imports torchvision)
+import ease.vision_libraries  # noqa: F401  (timm imports torchvision)
 from ease.backbone.ports import Departure, Shape, Tuning, tensors_hash
 from ease.backbone.reading import Layers, Reading
 from ease.backbone.vit import PTM, Backbone, Pixels

@@ -22,7 +22,7 @@ from huggingface_hub import constants as hub
 from safetensors.torch import load
 from timm.models import is_model_in_modules
 from timm.models.vision_transformer import VisionTransformer, checkpoint_filter_fn
-from torch import Tensor
+from torch import Tensor, nn
 
 from ease.backbone.block import check_supported
 from ease.backbone.ports import tensors_hash
@@ -309,8 +309,14 @@ def _without_weights(build: Callable[..., Any]) -> Any:
     """A model whose weights are all loaded next: to draw random ones first would take most of the time."""
     with torch.device("meta"):
         vit = build(weight_init="skip")
-    # Buffers may hold what the model computed and no file has.
-    return _random(build) if any(True for _ in vit.buffers()) else vit.to_empty(device="cpu")
+    if any(True for _ in vit.buffers()):  # they may hold what the model computed and no file has
+        return _random(build)
+    # Not `to_empty`, which imports sympy to look at the strides of a tensor without memory.
+    for module in vit.modules():
+        for name, weight in list(module.named_parameters(recurse=False)):
+            empty = torch.empty(weight.shape, dtype=weight.dtype)
+            setattr(module, name, nn.Parameter(empty, weight.requires_grad))
+    return vit
 
 
 @contextmanager

@@ -21,6 +21,8 @@ from ease.errors import EaseError, one_line
 from ease.filesystem import explain
 
 INTERRUPTED = 130
+UNSAID = 1
+"""The exit code where a command did its work but could not print what came of it."""
 
 app = typer.Typer(
     name="ease",
@@ -123,7 +125,7 @@ def main() -> None:
         _fail(_interrupted(sys.argv[1:]), INTERRUPTED)
     except BrokenPipeError:  # the reader of a pipe, such as `head`, has seen enough
         _discard_output()
-        sys.exit(1)
+        sys.exit(UNSAID)
     except MemoryError:
         if debug:
             raise
@@ -134,7 +136,8 @@ def main() -> None:
         if error.filename is None and error.errno in (errno.ENOSPC, errno.EIO, errno.EFBIG):
             reason = os.strerror(error.errno).lower()
             _fail(
-                f"error: the output cannot be written ({reason}); what the command has changed stays changed"
+                f"error: the output cannot be written ({reason}); what the command has changed stays changed",
+                UNSAID,
             )
         _fail(f"error: {explain('use', error.filename or 'a file', error)}")
     except Exception as error:

@@ -20,8 +20,8 @@ from ease.experiments.status import CellStatus, status_table
 from ease.filesystem import exists
 from ease.methods import find_method
 from ease.progress import Advance, Progress, Quiet
-from ease.storage.files import check_folder_place, fenced, make_folder
-from ease.storage.lease import LEASE_SECONDS, Lease, LeaseHolder, lease_holder
+from ease.storage.files import check_folder_place, fenced, make_folder, remove_empty
+from ease.storage.lease import LEASE_SECONDS, Lease, LeaseHolder, discard_lease, lease_holder
 from ease.storage.lock import BusyError
 
 __all__ = ["Cell", "Grid", "same_subspaces"]
@@ -88,8 +88,7 @@ class Grid:
             what = f"failed: {failures[cell.name]}" if found is None else _scores(found)
             progress.say(f"{cell.name}: {what}")
 
-        if left:
-            make_folder(self.folder)
+        made = make_folder(self.folder) if left else []
         with progress.bar("cells", len(unique), done=len(unique) - len(left)) as advance:
             for cell, error in executor.outcomes(self, sharing_units(left), progress):
                 finished(cell, error)
@@ -98,10 +97,13 @@ class Grid:
         if failures or len({row.node for row in rows}) > 1:
             progress.say(status_table(rows))
         if failures:
+            self._leave_nothing_of([unique[name] for name in failures])
+            remove_empty(made)
             name, error = next(iter(failures.items()))
+            kept = "the others are kept; " if len(failures) < len(unique) else ""
             raise EaseError(
                 f"{len(failures)} of {len(unique)} cells failed; the first, {name}: {error} "
-                "(the others are kept; the same command tries again)"
+                f"({kept}the same command tries again)"
             )
 
     def attempt(
@@ -129,6 +131,13 @@ class Grid:
         """Who works on a cell at the moment; see `Work`."""
         holder = lease_holder(self._lease(cell))
         return None if holder is None or holder.released or holder.is_gone else holder
+
+    def _leave_nothing_of(self, failed: Sequence[Cell]) -> None:
+        """Remove the leases of cells that failed before they wrote anything."""
+        for cell in failed:
+            if not exists(self.path(cell)):
+                discard_lease(self._lease(cell))
+        remove_empty([self.folder / "leases"])
 
     def _lease(self, cell: Cell) -> Path:
         return self.folder / "leases" / cell.name

@@ -24,6 +24,11 @@ class _Bounded(TorchDispatchMode):
         super().__init__()
         self._left = numbers
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # Nothing is compiled while a model is restored: torch's compiler need not be imported to leave this alone.
+        return False
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self._left -= _numbers(func, args)
         if self._left < 0:

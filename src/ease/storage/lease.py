@@ -68,7 +68,8 @@ class Lease:
     Making a file that must not exist succeeds for one process only, on network file systems too. The highest number
     is the holder; it rewrites its file as a sign of life. Who wants the lease watches that file: it is free when the
     holder says so, when it was a process of this machine that has ended, or when the file stays the same for
-    `seconds`. No clocks of two machines are compared. The last file is never removed, so that tokens only grow.
+    `seconds`. No clocks of two machines are compared. The last file stays, so that tokens only grow; `discard_lease`
+    removes it where no process can be left that still believes to hold the lease.
 
     A holder that was stopped for longer than that finds a higher number in the folder: `check` then raises, and
     with `ease.storage.files.fenced` that happens before each write.
@@ -126,9 +127,9 @@ class Lease:
             )
 
     def _acquire(self, unneeded: Callable[[], bool], waiting: Callable[[LeaseHolder], None] | None) -> bool:
-        durable.make_folder(self.folder)
         watched, since = (-1, b""), 0.0
         while True:
+            durable.make_folder(self.folder)  # again each time: `discard_lease` may have removed it
             latest = _latest(self.folder)
             content = _content(self.folder, latest)
             holder = _decoded(content)
@@ -152,7 +153,7 @@ class Lease:
         with explained("write", path):
             try:
                 os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
-            except FileExistsError:
+            except (FileExistsError, FileNotFoundError):  # claimed or discarded by another process meanwhile
                 return False
         self.token, self._beat = token, 0
         self._write()
@@ -194,6 +195,19 @@ def lease_holder(folder: Path) -> LeaseHolder | None:
         return _decoded(_content(folder, _latest(folder)))
     except EaseError:
         return None
+
+
+def discard_lease(folder: Path) -> None:
+    """Remove a lease, and its folder, if its one and only holder has given it back; any other one stays.
+
+    A lease that was ever taken over stays, because the token of a holder that was taken for dead must not be given
+    again.
+    """
+    holder = lease_holder(folder)
+    with contextlib.suppress(EaseError):  # it stays, as leases do
+        if holder is not None and holder.released and _numbers(folder) == [1]:
+            durable.remove(_path(folder, 1))
+            durable.remove_empty([folder])
 
 
 def _path(folder: Path, token: int) -> Path:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-import ease.torchvision_cure  # noqa: F401
+import ease.vision_libraries  # noqa: F401
 
 # isort: split
 from torchvision.transforms.v2 import InterpolationMode

@@ -18,6 +18,7 @@ from ease.streams.transforms import Transforms
 from ease.training.fit import Training, VisitingOrder, fit
 from ease.training.hardware import Precision
 from ease.training.loading import Loader
+from ease.training.one_process import OneProcess
 from ease.training.trainings import Finished, Trainings, training_key
 from ease.training.usage import Ledger, Phase
 
@@ -55,10 +56,10 @@ class Engine:
         compiles: bool = False,
         precision: Precision = "32-true",
     ) -> None:
-        if fabric is None:
-            fabric = _cpu_fabric(precision)
-        self.fabric = fabric
-        self.backbone = backbone.to(fabric.device)
+        self.fabric: Any = OneProcess(precision) if fabric is None else fabric
+        self.precision: Precision = precision if fabric is None else fabric.strategy.precision.precision
+        """What the backbone computes in."""
+        self.backbone = backbone.to(self.fabric.device)
         if self.precision == "bf16-mixed":
             self.backbone.keep_cast(torch.bfloat16)
         self.transforms = transforms
@@ -219,12 +220,6 @@ class Engine:
         with self.fabric.autocast():
             return self.backbone.features(pixels.to(self.fabric.device), tunings, reading)
 
-    @property
-    def precision(self) -> Precision:
-        """What the backbone computes in."""
-        name: Precision = self.fabric.strategy.precision.precision
-        return name
-
     def _gathered(self, share: Tensor, mine: list[np.ndarray], batches: list[np.ndarray]) -> Tensor:
         """Gather the batches of all processes in the order of the images. Padding is recognised by its position -1."""
         rounds = -(-len(batches) // self.fabric.world_size)
@@ -260,14 +255,3 @@ class Engine:
                 raise SystemExit(0)  # the process that failed prints the error and sets the exit code
         if failure is not None:
             raise failure
-
-
-def _cpu_fabric(precision: Precision) -> Any:
-    """A single process on the CPU."""
-    from lightning_fabric import Fabric
-    from lightning_fabric.plugins.precision import MixedPrecision
-
-    if precision == "32-true":
-        return Fabric(accelerator="cpu", devices=1)
-    # As an object: asked for by its name, Fabric would print a line about it.
-    return Fabric(accelerator="cpu", devices=1, plugins=[MixedPrecision(precision, "cpu")])

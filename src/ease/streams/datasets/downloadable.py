@@ -74,7 +74,7 @@ class Downloadable(DatasetLoader):
 
     def _reader(self) -> Any:
         """The class of torchvision."""
-        import ease.torchvision_cure  # noqa: F401
+        import ease.vision_libraries  # noqa: F401
 
         # isort: split
         import torchvision

@@ -130,7 +130,7 @@ def _readable(folder: str, words: dict[str, str]) -> str:
 @cache
 def _wordnet() -> dict[str, str]:
     """The first word of each WordNet id of ImageNet. The 1k classes are not quite a subset of the 21k."""
-    import ease.torchvision_cure  # noqa: F401
+    import ease.vision_libraries  # noqa: F401
 
     # isort: split
     from timm.data import ImageNetInfo
