@@ -101,6 +101,12 @@ def shorter(name: str, tensors: dict[str, torch.Tensor]) -> None:
         tensors[key] = value[:-1].clone() if value.dim() else value
 
 
+def huge(name: str, tensors: dict[str, torch.Tensor]) -> None:
+    for value in tensors.values():
+        if value.is_floating_point():
+            value.view(-1)[0] = 3e38
+
+
 def refused(path: Path) -> str:
     with pytest.raises(EaseError) as caught:
         Classifier.open(path).predict(IMAGES[:1])
@@ -114,6 +120,7 @@ def refused(path: Path) -> str:
     [
         (nan, "numbers that are not finite"),
         (imaginary, "numbers that are complex"),
+        (huge, "numbers above 1e+18"),
         (shorter, "does not make sense"),
     ],
 )

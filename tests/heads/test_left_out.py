@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from ease.errors import EaseError
 from ease.heads.left_out import left_out_scores
 from ease.heads.whitened import WhitenedHead
 
@@ -90,3 +91,15 @@ def test_nothing_is_said_of_the_only_image_of_a_class(counts: list[int]) -> None
 def test_equal_images_are_no_trouble() -> None:
     features, labels = torch.ones(6, 4), torch.tensor([0, 0, 0, 1, 1, 1])
     assert left_out_scores(made_of(features, labels, 2), features, labels).isfinite().all()
+
+
+def test_numbers_that_cannot_be_computed_with_are_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the eigenvalues of a forged mean of 1e38 once could not; that depends on the processor."""
+
+    def fails(matrix: Tensor) -> None:
+        raise torch.linalg.LinAlgError("linalg.eigh: (Batch element 0): The algorithm failed to converge")
+
+    features, labels = some_features([3, 3], 4, 0)
+    monkeypatch.setattr(torch.linalg, "eigh", fails)
+    with pytest.raises(EaseError, match="of too different sizes"):
+        left_out_scores(made_of(features, labels, 2), features, labels)

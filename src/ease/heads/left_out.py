@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ease.errors import EaseError
 from ease.heads.whitened import Covariance, WhitenedHead
 
 AT_ONCE = 256
@@ -58,7 +59,13 @@ def _some_left_out(head: WhitenedHead, covariance: Covariance, features: Tensor,
     # Each term that the covariance loses is e e^T; E [n, terms, K] are these, whitened.
     lost = _lost_terms(matrix, features - head.means[labels], apart, covariance)
     lost = lost * (count / others.clamp(min=1) / max(1, head.freedom)).sqrt()[:, None, None]
-    values, vectors = torch.linalg.eigh(lost @ lost.mT)
+    try:
+        values, vectors = torch.linalg.eigh(lost @ lost.mT)
+    except torch.linalg.LinAlgError as error:
+        raise EaseError(
+            "the learned features are of too different sizes to compute with: are the model's files those it was "
+            "saved with?"
+        ) from error
     turned = vectors.mT @ lost
     gain = 1 / (1 - values).clamp(
         min=torch.finfo(torch.float32).eps

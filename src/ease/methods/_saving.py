@@ -36,6 +36,8 @@ _ROOM = 2**28
 """Numbers that restoring any model may allocate: a new strata of a ViT-L has 67 million."""
 
 _LARGEST = 2**53
+_LARGEST_REAL = 1e18
+"""Its square is still finite in fp32. Features, weights and sums of squares are far below."""
 
 
 def save_model(
@@ -205,6 +207,8 @@ def _check_real(directory: ModelDirectory, generation: Generation) -> None:
                 how = "it has numbers that are complex"
             elif value.is_floating_point() and not bool(value.isfinite().all()):
                 how = "it has numbers that are not finite"
+            elif value.is_floating_point() and bool((value.abs() > _LARGEST_REAL).any()):
+                how = f"it has numbers above {_LARGEST_REAL:g}"
             else:
                 continue
             raise damaged(directory.path / generation.manifest.files[name].path, how)
