@@ -65,9 +65,10 @@ def _compiler_later() -> Iterator[None]:
     if COMPILER in sys.modules:
         yield
         return
-    real, stand_ins = torch.compiler.disable, {COMPILER: _StandIn(COMPILER)}
-    stand_ins[f"{COMPILER}.utils"] = _StandIn(f"{COMPILER}.utils")
-    stand_ins[f"{COMPILER}.utils"].is_compile_supported = _is_compile_supported
+    real = torch.compiler.disable
+    utils = _StandIn(f"{COMPILER}.utils")
+    utils.is_compile_supported = _is_compile_supported
+    stand_ins: dict[str, ModuleType] = {COMPILER: _StandIn(COMPILER), utils.__name__: utils}
     sys.modules.update(stand_ins)
     torch.compiler.disable = functools.partial(_disable, real)
     try:

@@ -56,7 +56,7 @@ def test_a_lease_that_was_given_back_can_be_discarded_with_its_folder(tmp_path: 
 
 
 def test_a_lease_that_had_several_holders_is_not_discarded(tmp_path: Path) -> None:
-    foreign(tmp_path, token=1)  # taken for dead, but perhaps it only sleeps and then looks for a higher number
+    foreign(tmp_path, token=1)  # perhaps it only sleeps, and then looks for a higher number
     with Lease(tmp_path, 0.1).hold(never):
         pass
     discard_lease(tmp_path)
