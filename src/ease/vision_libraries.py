@@ -66,9 +66,8 @@ def _compiler_later() -> Iterator[None]:
         yield
         return
     real = torch.compiler.disable
-    utils = _StandIn(f"{COMPILER}.utils")
-    utils.is_compile_supported = _is_compile_supported
-    stand_ins: dict[str, ModuleType] = {COMPILER: _StandIn(COMPILER), utils.__name__: utils}
+    stand_ins: dict[str, ModuleType] = {name: _StandIn(name) for name in (COMPILER, f"{COMPILER}.utils")}
+    vars(stand_ins[f"{COMPILER}.utils"])["is_compile_supported"] = _is_compile_supported
     sys.modules.update(stand_ins)
     torch.compiler.disable = functools.partial(_disable, real)
     try:
