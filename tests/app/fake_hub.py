@@ -112,7 +112,7 @@ class _Handler(BaseHTTPRequestHandler):
 @contextmanager
 def fake_hub() -> Iterator[FakeHub]:
     with FakeHub() as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
         thread.start()
         try:
             yield server

@@ -68,7 +68,7 @@ def test_a_lease_can_be_discarded_while_many_want_it(tmp_path: Path) -> None:
 
     def work() -> None:
         nonlocal inside, most, had
-        with Lease(folder, 30).hold(never):
+        with Lease(folder, 2).hold(never):
             inside += 1
             had += 1
             most = max(most, inside)
