@@ -27,7 +27,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from campaign.outside import archives, commands, folders, images, models, records, server
+from campaign.outside import archives, commands, folders, images, inboxes, models, records, server, tables
 from campaign.outside.case import Case, run
 from campaign.outside.fixtures import Fixtures, build
 
@@ -39,6 +39,8 @@ FAMILIES = {
     "models": models.cases,
     "archives": archives.cases,
     "records": records.cases,
+    "tables": tables.cases,
+    "inboxes": inboxes.cases,
 }
 
 
