@@ -93,7 +93,9 @@ def cases(seed: int, fixtures: Fixtures) -> list[Case]:
                 kept(good)(folder)
                 target = inbox / {"photo": f"{ID}.photo", "facts": f"{ID}.json", "counts": "counts.json", "forgetting": "forgetting.json", "lock": ".lock"}[kind.split()[0]]  # fmt: skip
                 target.unlink(missing_ok=True)
-                if kind.startswith("facts"):  # a photo without facts is not there, and the next write removes it
+                if kind.startswith(
+                    "facts"
+                ):  # a photo without facts is not there, and the next write removes it
                     (inbox / f"{ID}.photo").unlink()
                 if kind.endswith("fifo"):
                     os.mkfifo(target)

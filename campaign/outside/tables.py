@@ -3,10 +3,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import json
+import multiprocessing
+import os
 import random
+import shutil
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -135,6 +139,19 @@ def _columns() -> dict[str, Callable[[Path], None]]:
     }  # fmt: skip
 
 
+def _made_apart(folder: Path, make: Callable[[Path], None]) -> Path:
+    """Make files that need gigabytes in a process of their own: the memory of this one is that of the cases, too."""
+    if not folder.exists():
+        unfinished = folder.with_name(f"{folder.name}-{os.getpid()}")
+        unfinished.mkdir(parents=True)
+        worker = multiprocessing.get_context("fork").Process(target=make, args=(unfinished,))
+        worker.start()
+        worker.join()
+        with contextlib.suppress(OSError):  # another worker of the campaign was first
+            unfinished.rename(folder)
+    return folder
+
+
 def cases(seed: int, fixtures: Fixtures) -> list[Case]:
     """All inputs of the family."""
     rng = random.Random(f"{seed}-tables")
@@ -165,7 +182,7 @@ def cases(seed: int, fixtures: Fixtures) -> list[Case]:
                 server.listen()
                 server.setblocking(False)
                 listening[:] = [server]
-                rows = _rows(random.Random(path), path.replace("@", str(server.getsockname()[1])), None)
+                rows = _rows(random.Random(repr(path)), path.replace("@", str(server.getsockname()[1])), None)
                 (folder / f"t.{kind}").write_bytes(_written(rows, kind))
 
             def met(folder: Path, code: int, out: str, listening: list = listening) -> str | None:
@@ -182,7 +199,9 @@ def cases(seed: int, fixtures: Fixtures) -> list[Case]:
         for kind in rng.sample(kinds[:5], 2):
 
             def label(folder: Path, name: str = name, kind: str = kind) -> None:
-                (folder / f"t.{kind}").write_bytes(_written(_rows(random.Random(name), None, name), kind))
+                (folder / f"t.{kind}").write_bytes(
+                    _written(_rows(random.Random(repr(name)), None, name), kind)
+                )
 
             add(f"label {name[:20]!r} {kind}", f"t.{kind}", label, rng.sample(["learn", "more", "skip", "eval", "check"], 2))  # fmt: skip
     for key, (name, content) in _shapes().items():
@@ -192,7 +211,11 @@ def cases(seed: int, fixtures: Fixtures) -> list[Case]:
 
         add(f"shape {key}", name, shape, ["predict", "rows", "parts"] if name.endswith((".txt", ".mp4")) else every)  # fmt: skip
     for key, make in _columns().items():
-        add(f"columns {key}", "t" if key == "saved" else "t.parquet", make, every)
+
+        def columns(folder: Path, key: str = key, make: Callable[[Path], None] = make) -> None:
+            shutil.copytree(_made_apart(fixtures.root / "tables" / key, make), folder, dirs_exist_ok=True)
+
+        add(f"columns {key}", "t" if key == "saved" else "t.parquet", columns, every)
     for words in ("path,path", "label,path", "nothing,label", "path", ",", "path,label,label", "PATH,LABEL", "0,1", "path,=label"):  # fmt: skip
 
         def named(folder: Path) -> None:
