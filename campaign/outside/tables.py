@@ -21,7 +21,7 @@ from campaign.outside.fixtures import Fixtures, picture
 LEARN = ["learn", "@", "--model", "new", "--method", "simplecil", "--input-size", "16"]
 COMMANDS: dict[str, list[str]] = {
     "learn": LEARN, "more": ["learn", "@", "--model", "m", "--json"], "skip": ["learn", "@", "--model", "m", "--unreadable", "skip"], "eval": ["eval", "@", "--model", "m", "--json"],
-    "check": ["check", "@", "--model", "m"], "predict": ["predict", "--from", "@", "--model", "m", "--json"], "rows": ["predict", "--from", "@", "--model", "m", "--out", "rows.csv"], "parts": ["predict", "--from", "@", "--model", "m", "--to", "parts", "--format", "jsonl"],
+    "check": ["check", "@", "--model", "m"], "predict": ["predict", "--from", "@", "--model", "m", "--json"], "rows": ["predict", "--from", "@", "--model", "m", "--out", "rows.csv"], "frames": ["predict", "--from", "@", "--model", "m", "--every", "3", "--json"], "parts": ["predict", "--from", "@", "--model", "m", "--to", "parts", "--format", "jsonl"],
 }  # fmt: skip
 PATHS = [
     "p.png", "./p.png", "q/../p.png", "../p.png", "/etc/passwd", "/dev/zero", "/dev/stdin", "/proc/self/mem", "nothing.png", "p.png/", "P.PNG", " p.png", "p.png ", "'p.png'", "p.png\t", "p.png\r", "a b.png", "", ".", "..", "/", "~", "~/p.png", "$HOME/p.png",
@@ -167,7 +167,7 @@ def cases(seed: int, fixtures: Fixtures) -> list[Case]:
 
             argv = [name if word == "@" else word for word in COMMANDS[key]]
             if name.endswith(".mp4"):
-                argv = [word for word in argv if word != "--from"] + (["--every", "2"] if "predict" in argv else [])  # fmt: skip
+                argv = [word for word in argv if word != "--from"] + (["--every", "2"] if "predict" in argv and "--every" not in argv else [])  # fmt: skip
             found.append(Case("tables", f"{label}: {key}", argv, files, **more))
 
     every = list(COMMANDS)
@@ -194,7 +194,8 @@ def cases(seed: int, fixtures: Fixtures) -> list[Case]:
                 return "it connected to an address without --allow-urls"
 
             commands = ["predict", "rows", "parts"] if kind == "txt" else every
-            add(f"path {path[:30]!r} {kind}", f"t.{kind}", write, rng.sample(commands, 2), check=met)
+            looks = ["frames", *rng.sample(commands, 1)] if ".mp4" in path else rng.sample(commands, 2)
+            add(f"path {path[:30]!r} {kind}", f"t.{kind}", write, looks, check=met)
     for name in LABELS:
         for kind in rng.sample(kinds[:5], 2):
 

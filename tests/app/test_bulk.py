@@ -331,6 +331,10 @@ def test_names_that_are_no_text_and_formulas_do_no_harm(
     for row in read(tmp_path / "o.csv")[:3]:
         assert row["file"][0] == "'"
     assert [row["file"] for row in read(tmp_path / "o.parquet")] == [*piped_names[:3], "a\\udcff.png"]
+    table = tmp_path / "halves.jsonl"
+    table.write_text('{"path": "\\ud800.png"}\n')  # half a pair, as no file system has it
+    assert ease("predict", "--from", table, "--model", trained, "--out", tmp_path / "half.csv").code == 1
+    assert [row["file"] for row in read(tmp_path / "half.csv")] == ["\\ud800.png"]
     piped(monkeypatch, b"=cmd().png")
     shown = list(csv.DictReader(io.StringIO(ease("predict", "-", "--model", trained, "--csv").out)))
     assert shown[0]["file"] == "'=cmd().png"

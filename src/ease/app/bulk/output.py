@@ -257,7 +257,7 @@ class _Names:
         self.count = 0
 
     def add(self, name: str) -> None:
-        content = name.encode(errors="surrogateescape")
+        content = name.encode(errors="surrogatepass")
         self._hash.update(len(content).to_bytes(8, "little") + content)
         self.count += 1
 
