@@ -16,6 +16,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from ease.app.companions import companion
 from ease.app.inbox_photos import Facts, Known, class_of
 from ease.app.outcomes import read_counts, write_counts
 from ease.errors import EaseError
@@ -61,7 +62,7 @@ class InboxFolder:
         self, model: Path | str, *, most_images: int = MOST_IMAGES, most_bytes: int = MOST_BYTES
     ) -> None:
         self.model = resolved(model)
-        self.path = self.model.with_name(f"{self.model.name}.inbox")
+        self.path = companion(self.model, "inbox")
         self.most_images, self.most_bytes = most_images, most_bytes
         self._lock = WriterLock(self.path)
         self._seen: dict[str, tuple[tuple[int, int, int], Facts]] = {}

@@ -11,7 +11,7 @@ from ease.app.archive import pack, unpack
 from ease.app.card import model_card
 from ease.app.places import LARGEST, SMALL, Place, place
 from ease.errors import EaseError
-from ease.filesystem import entries, is_folder, shown, what_is
+from ease.filesystem import entries, is_folder, resolved, shown, what_is
 from ease.storage import files as durable
 from ease.storage.model_directory import model_directory
 
@@ -108,7 +108,7 @@ def pull(source: str, model: Path | str, *, sha256: str | None = None) -> Transf
     if what != "missing" and (what != "folder" or entries(model)):  # before gigabytes are fetched
         raise EaseError(f"'{shown(model)}' is there already: choose a new folder for the model")
     durable.check_folder_place(model)
-    where = place(source, f"{model.name}.ease")
+    where = place(source, f"{resolved(model).name}.ease")
     near = next(parent for parent in model.absolute().parents if is_folder(parent))
     with (
         durable.explained("write", near),
