@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
+from datetime import datetime, timedelta, tzinfo
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from PIL import Image
 
 from ease import Classifier
+from ease.app import classifier as classifier_module
 from ease.app import inbox as inbox_module
 from ease.app import inbox_folder, outcomes
 from ease.app.inbox import Inbox
@@ -31,6 +34,14 @@ from tests.app.serving import png
 from tests.faults.specification import files_with
 
 SMALL: dict[str, Any] = {"input_size": 16, "augment": "gentle", "settings": {"layers": 2}}
+
+
+class Later(datetime):
+    """A clock that is an hour ahead."""
+
+    @classmethod
+    def now(cls, tz: tzinfo | None = None) -> datetime:  # type: ignore[override]
+        return datetime.now(tz) + timedelta(hours=1)
 
 
 @pytest.fixture
@@ -430,6 +441,42 @@ def test_a_pending_correction_of_a_class_that_was_rolled_back_is_a_new_class(
     model.rollback(before)
     assert not model.predict(image)[0].corrected
     assert model.learn_inbox().classes == ("five",)
+
+
+def test_an_inbox_that_is_left_says_nothing_of_another_model(
+    model: Classifier, digits: Digits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ids and answers are those of the model that the photo was given to; its name is still a name."""
+    one, two, three = digits("5", count=3)["5"]
+    first, second = model.predict(one)[0].names[-2:]
+    model.correct(one, first)
+    model.correct(two, second)
+    shutil.rmtree(model.path)
+    monkeypatch.setattr(classifier_module, "datetime", Later)
+    made = Classifier.create(model.path, **SMALL)
+    names = [name for name in ("5", "6", "7", "8", "9") if name != second]
+    made.learn({**digits(*names, count=10), second: digits("9", count=10, skip=10)["9"]})
+    assert not made.predict(one)[0].corrected
+    assert [made.predict(two)[0].name, made.predict(two)[0].corrected] == [second, True]
+    left = made.inbox.photos()[0]
+    assert (left.name, left.class_id, left.suggestions, left.unknown) == (first, None, (), None)
+    assert made.learn_inbox().classes == (first,)
+    made.correct(three, "6")
+    made.rename("6", "six")
+    assert made.predict(three)[0].name == "six"
+
+
+def test_a_name_that_went_to_another_class_takes_no_photo_along(model: Classifier, digits: Digits) -> None:
+    image = digits("5", count=1)["5"][0]
+    first, second = model.predict(image)[0].names[-2:]
+    model.correct(image, first)
+    model.rename(first, "renamed")
+    model.rename(second, first)
+    model.rename(first, "other")
+    assert model.predict(image)[0].name == "renamed"
+    model.rename("other", first)
+    model.forget(first)
+    assert model.predict(image)[0].name == "renamed"
 
 
 def test_learned_corrections_are_bounded(model: Classifier) -> None:

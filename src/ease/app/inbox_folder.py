@@ -17,7 +17,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from ease.app.companions import companion
-from ease.app.inbox_photos import Facts, Known, class_of
+from ease.app.inbox_photos import Facts, Known, class_of, of_model
 from ease.app.outcomes import read_counts, write_counts
 from ease.errors import EaseError
 from ease.filesystem import is_file, is_folder, resolved
@@ -89,18 +89,22 @@ class InboxFolder:
         durable.make_folder(self.path)
 
     @contextlib.contextmanager
-    def forgetting(self, class_id: int, name: str) -> Iterator[None]:
+    def forgetting(self, class_id: int, known: Known) -> Iterator[None]:
         """Around the writing of a generation without this class: afterwards no photo of the class is here.
 
         If the process is killed inside, the next one that changes the inbox or the model finishes it.
+
+        Args:
+            class_id: The class that is forgotten.
+            known: What the model knows until then.
         """
         if not self.on:
             yield
             return
-        known = Known(0, {class_id: name}, {})
+        name = known.classes[class_id]
         with self._writing():
             own = []
-            for facts in self._facts():
+            for facts in self._facts(known):
                 if class_of(facts, known)[0] == class_id:
                     own.append(facts.id)
                 elif name.casefold() in facts.file.casefold():
@@ -160,8 +164,12 @@ class InboxFolder:
                     durable.remove(path)
             yield
 
-    def _facts(self) -> list[Facts]:
-        """What is noted of all photos, the oldest first. A file is read again only if it has changed."""
+    def _facts(self, known: Known | None = None) -> list[Facts]:
+        """What is noted of all photos, the oldest first. A file is read again only if it has changed.
+
+        Args:
+            known: With it, only what holds for this model.
+        """
         seen: dict[str, tuple[tuple[int, int, int], Facts]] = {}
         with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(self.path) as entries:
             for entry in entries:
@@ -173,17 +181,18 @@ class InboxFolder:
                 ):  # removed meanwhile, or damaged
                     facts = entry.stat(follow_symlinks=False)
                     version = (facts.st_ino, facts.st_mtime_ns, facts.st_size)
-                    known = self._seen.get(name)
+                    before = self._seen.get(name)
                     seen[name] = (
-                        known
-                        if known is not None and known[0] == version
+                        before
+                        if before is not None and before[0] == version
                         else (version, _read(self.path / entry.name, name))
                     )
         self._seen = seen
-        return [seen[name][1] for name in sorted(seen)]
+        found = [seen[name][1] for name in sorted(seen)]
+        return found if known is None else [of_model(facts, known) for facts in found]
 
-    def _one(self, photo_id: str) -> Facts:
-        for facts in self._facts():
+    def _one(self, photo_id: str, known: Known | None = None) -> Facts:
+        for facts in self._facts(known):
             if facts.id == photo_id:
                 return facts
         raise NoPhotoError(f"there is no photo {photo_id[:60]!a} in the inbox: list them with 'ease inbox'")
