@@ -157,6 +157,22 @@ def test_a_folder_without_permission_is_one_line(tmp_path: Path) -> None:
         tmp_path.chmod(0o700)
 
 
+def test_a_temporary_folder_goes_with_its_parents_and_is_left_alone_while_it_is_in_use(
+    tmp_path: Path,
+) -> None:
+    wanted = tmp_path / "new" / "model"
+    with files.temporary_folder(wanted) as one, files.temporary_folder(wanted) as other:
+        assert one.is_dir()
+        assert other.is_dir()
+        assert one.parent == other.parent == wanted.parent
+    assert content(tmp_path) == {}
+    assert not wanted.parent.exists()
+    with files.temporary_folder(wanted) as one:
+        (one / "file").write_text("done")
+        one.rename(wanted)
+    assert content(tmp_path) == {"new/model/file": b"done"}
+
+
 def test_the_sweep_takes_what_a_killed_writer_left_and_nothing_else(tmp_path: Path) -> None:
     child = os.fork()
     if child == 0:

@@ -268,7 +268,8 @@ def _copy(source: Any, sink: BinaryIO, limit: int, where: str) -> int:
         copied += len(piece)
         if copied > limit:
             raise EaseError(f"{where} is larger than {limit} bytes: check that it is the right file")
-        sink.write(piece)
+        with durable.explained("write", sink.name):  # it is not the source that fails
+            sink.write(piece)
     return copied
 
 

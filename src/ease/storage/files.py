@@ -232,6 +232,26 @@ def remove_abandoned(path: Path) -> None:
                 os.close(handle)
 
 
+@contextlib.contextmanager
+def temporary_folder(path: Path) -> Iterator[Path]:
+    """A new folder beside `path` for what is made for it inside the `with`; it may be renamed to `path`.
+
+    Afterwards it is gone, and with it the folders above that were made for it, if they are empty. The next one for
+    the same path removes that of a process that was killed.
+    """
+    remove_abandoned(path)
+    temporary = temporary_beside(path)
+    with explained("write", path), contextlib.ExitStack() as held:
+        made = make_folder(temporary)
+        held.callback(remove_empty, made)
+        held.callback(shutil.rmtree, temporary, ignore_errors=True)
+        if os.name == "posix":  # elsewhere a folder cannot be opened
+            handle = os.open(temporary, os.O_RDONLY)
+            held.callback(os.close, handle)
+            claim(handle)
+        yield temporary
+
+
 def _is_alive(process: int) -> bool:
     try:
         os.kill(process, 0)
