@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import tempfile
 from datetime import datetime, timedelta, tzinfo
@@ -477,6 +478,29 @@ def test_a_name_that_went_to_another_class_takes_no_photo_along(model: Classifie
     model.rename("other", first)
     model.forget(first)
     assert model.predict(image)[0].name == "renamed"
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        {"name": "\x1b[31mred"},
+        {"name": "a/../b" + "x" * 300},
+        {"name": " "},
+        {"name": 3},
+        {"size": 10**12},
+        {"unknown": 2.0},
+        {"suggestions": [{"id": 0, "confidence": -1.0}]},
+    ],
+)
+def test_forged_facts_are_passed_over_like_damaged_ones(
+    forged: dict[str, Any], model: Classifier, digits: Digits
+) -> None:
+    one, two = digits("5", count=2)["5"]
+    facts = model.inbox.path / f"{model.correct(one, 'five').id}.json"
+    kept = model.correct(two, "six").id
+    facts.write_text(json.dumps({**json.loads(facts.read_text()), **forged}))
+    assert [photo.id for photo in model.inbox.photos()] == [kept]
+    assert model.learn_inbox().classes == ("six",)
 
 
 def test_learned_corrections_are_bounded(model: Classifier) -> None:

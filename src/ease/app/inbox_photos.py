@@ -7,15 +7,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, PlainValidator
 
 from ease.app.outcomes import now
 from ease.app.prediction import ClassConfidence, Prediction
 from ease.documents import Count, Document, Text
+from ease.errors import EaseError
 from ease.storage.manifest import Manifest
-from ease.streams.intake.names import display_name
+from ease.streams.intake.limits import ImageLimits
+from ease.streams.intake.names import class_name, display_name
 
 SUGGESTIONS = 5
 """Classes of the model's answer that are noted with a photo."""
@@ -23,6 +25,8 @@ SUGGESTIONS = 5
 State = Literal["corrected", "unsure", "named"]
 """`corrected`: a person said that the answer was wrong, and named it. `unsure`: collected because the model was unsure.
 `named`: was unsure, and a person has named it since."""
+
+_Share = Annotated[float, Field(ge=0, le=1)]
 
 
 @dataclass(frozen=True)
@@ -63,7 +67,15 @@ class Suggested(Document):
     model_config = ConfigDict(extra="ignore")
 
     id: Count
-    confidence: float
+    confidence: _Share
+
+
+def _class_name(value: object) -> str:
+    """A name from a file keeps the rules of any other: it may become a class."""
+    try:
+        return class_name(value)
+    except EaseError as error:
+        raise ValueError(str(error)) from error
 
 
 class Facts(Document):
@@ -93,12 +105,12 @@ class Facts(Document):
     changed: Text
     state: State
     digest: Text
-    size: Count
+    size: Annotated[Count, Field(le=ImageLimits().bytes)]
     file: Text = ""
     class_id: Count | None = None
-    name: Text | None = None
+    name: Annotated[str, PlainValidator(_class_name)] | None = None
     suggestions: list[Suggested] = Field(default_factory=list)
-    unknown: float | None = None
+    unknown: _Share | None = None
     generation: Count = 0
     judged: bool = False
     model: Text | None = None
