@@ -387,6 +387,25 @@ def test_a_forgotten_class_is_in_no_file_of_the_inbox(model: Classifier, digits:
     assert not model.predict(one)[0].corrected
 
 
+def test_no_name_of_a_forgotten_class_stays_as_the_name_of_a_file(model: Classifier, digits: Digits) -> None:
+    files = [
+        "Cafe\u0301 Zoraida 1.png",
+        "CAF\u00c9 ZORAIDA 2.png",
+        "oldname-pic.png",
+        "Final3.png",
+        "kept.png",
+    ]
+    for name in ("Caf\u00e9 Zoraida", "oldname", "final"):
+        model.rename(model.classes[0], name)
+    model.inbox.open()
+    for file, image in zip(files, digits("5", count=5)["5"], strict=True):
+        prediction = model.predict(image)[0]
+        content = png(image)
+        model.inbox.collect(content, content_hash(content), prediction, model.known, per_day=9, file=file)
+    model.forget("final")
+    assert [photo.file for photo in model.inbox.photos()] == ["", "", "", "", "kept.png"]
+
+
 def test_forgetting_is_finished_if_its_process_was_killed(
     model: Classifier, photo: np.ndarray, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -478,6 +497,7 @@ def test_a_name_that_went_to_another_class_takes_no_photo_along(model: Classifie
     model.rename("other", first)
     model.forget(first)
     assert model.predict(image)[0].name == "renamed"
+    assert json.loads(next(model.inbox.path.glob("*-*.json")).read_text())["name"] == "renamed"
 
 
 @pytest.mark.parametrize(

@@ -11,19 +11,21 @@ import json
 import os
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from ease.app.companions import companion
 from ease.app.inbox_photos import Facts, Known, class_of, of_model
+from ease.app.names import plain_form
 from ease.app.outcomes import read_counts, write_counts
 from ease.errors import EaseError
 from ease.filesystem import is_file, is_folder, resolved
 from ease.storage import files as durable
 from ease.storage.lock import BusyError, WriterLock
 from ease.storage.model_directory import ModelDirectory
+from ease.streams.intake.names import display_name
 
 MOST_IMAGES = 500
 """Photos that an inbox holds at most."""
@@ -89,7 +91,7 @@ class InboxFolder:
         durable.make_folder(self.path)
 
     @contextlib.contextmanager
-    def forgetting(self, class_id: int, known: Known) -> Iterator[None]:
+    def forgetting(self, class_id: int, known: Known, names: Collection[str] = ()) -> Iterator[None]:
         """Around the writing of a generation without this class: afterwards no photo of the class is here.
 
         If the process is killed inside, the next one that changes the inbox or the model finishes it.
@@ -97,18 +99,22 @@ class InboxFolder:
         Args:
             class_id: The class that is forgotten.
             known: What the model knows until then.
+            names: Names that the class had before: they leave the inbox with the present one.
         """
         if not self.on:
             yield
             return
-        name = known.classes[class_id]
+        every = {known.classes[class_id], *names}
+        shown = [plain_form(display_name(name)) for name in every]  # as the name of a file is noted
         with self._writing():
             own = []
             for facts in self._facts(known):
-                if class_of(facts, known)[0] == class_id:
+                number, present = class_of(facts, known)
+                file = "" if any(name in plain_form(facts.file) for name in shown) else facts.file
+                if number == class_id:
                     own.append(facts.id)
-                elif name.casefold() in facts.file.casefold():
-                    self._write(facts.model_copy(update={"file": ""}))
+                elif file != facts.file or (facts.name in every and number is not None):
+                    self._write(facts.model_copy(update={"file": file, "name": present}))
             durable.write_json(self.path / _FORGETTING, {"class": class_id, "photos": own})
             try:
                 yield

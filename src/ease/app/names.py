@@ -23,8 +23,8 @@ def alike_name(name: str, known: Iterable[str]) -> str | None:
         >>> alike_name("Gold fish", ["cat", "goldfish"])
         'goldfish'
     """
-    plain = _plain(name)
-    return next((other for other in known if other != name and _plain(other) == plain), None)
+    plain = plain_form(name)
+    return next((other for other in known if other != name and plain_form(other) == plain), None)
 
 
 def similar_names(name: str, known: Iterable[str]) -> tuple[str, ...]:
@@ -37,16 +37,22 @@ def similar_names(name: str, known: Iterable[str]) -> tuple[str, ...]:
         >>> similar_names("zebraa", ["zebra", "horse"])
         ('zebra',)
     """
-    plain, found = _plain(name), []
+    plain, found = plain_form(name), []
     allowed = min(2, len(plain) // 4)
     for other in known:
-        if other != name and (edits := _edits(plain, _plain(other), allowed)) <= allowed:
+        if other != name and (edits := _edits(plain, plain_form(other), allowed)) <= allowed:
             found.append((edits, other))
     return tuple(other for _, other in sorted(found)[:MOST_SIMILAR])
 
 
-def _plain(name: str) -> str:
-    return "".join(unicodedata.normalize("NFKC", name).casefold().split())
+def plain_form(name: str) -> str:
+    """A name without what people overlook: case, spaces and Unicode normal form.
+
+    Example:
+        >>> plain_form("Gold Fish")
+        'goldfish'
+    """
+    return unicodedata.normalize("NFKC", "".join(unicodedata.normalize("NFKC", name).casefold().split()))
 
 
 def _edits(first: str, second: str, most: int) -> int:

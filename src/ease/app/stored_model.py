@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -185,7 +185,7 @@ class StoredModel:
             self._corrections = {d: i for d, i in self._corrections.items() if i != gone.id}
             self._calibration = self._calibration.without(position)
             self._history = [without_unknown(entry, set(self.classes)) for entry in self._history]
-            with self._inbox.forgetting(gone.id, known):
+            with self._inbox.forgetting(gone.id, known, self._names_of(gone.id)):
                 self._save(clears_history=True)
         forget_in_jobs(self.path, self.classes)
         return Forgotten(self.generation, name, done.moved, done.kept)
@@ -258,6 +258,15 @@ class StoredModel:
                 calibration=self._calibration.as_json() if self._calibration.calibrated else None,
                 **extra,
             )
+
+    def _names_of(self, class_id: int) -> set[str]:
+        """The names of a class in all generations that can be read."""
+        names: set[str] = set()
+        for number in self._directory.generations():
+            with suppress(EaseError):
+                manifest = self._directory.manifest(number)
+                names.update(entry.name for entry in manifest.classes if entry.id == class_id)
+        return names
 
     def _next_generation(self) -> int:
         return max(self._directory.generations(), default=0) + 1
