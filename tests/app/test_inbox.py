@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import tempfile
 from datetime import datetime, timedelta, tzinfo
@@ -521,6 +522,37 @@ def test_forged_facts_are_passed_over_like_damaged_ones(
     facts.write_text(json.dumps({**json.loads(facts.read_text()), **forged}))
     assert [photo.id for photo in model.inbox.photos()] == [kept]
     assert model.learn_inbox().classes == ("six",)
+
+
+def test_a_correction_that_is_refused_leaves_no_trace(
+    model: Classifier, photo: np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise EaseError("the disk is full")
+
+    with monkeypatch.context() as failing:
+        failing.setattr(inbox_folder.durable, "write_atomic", full)
+        with pytest.raises(EaseError, match="the disk is full"):
+            model.correct(photo, "five")
+    assert not model.inbox.on
+    model.inbox.open()
+    os.mkfifo(model.inbox.path / "counts.json")
+    with pytest.raises(EaseError, match="device or a pipe"):
+        model.correct(photo, "five")
+    assert len(model.inbox) == 0
+    assert [path.name for path in model.inbox.path.glob("*-*")] == []
+
+
+def test_an_inbox_that_leads_elsewhere_is_refused(
+    model: Classifier, photo: np.ndarray, tmp_path: Path
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    model.inbox.path.symlink_to(elsewhere)
+    for act in (lambda: model.correct(photo, "five"), lambda: model.inbox.photos(), model.inbox.open):
+        with pytest.raises(EaseError, match="is a link"):
+            act()
+    assert list(elsewhere.iterdir()) == []
 
 
 def test_learned_corrections_are_bounded(model: Classifier) -> None:

@@ -173,6 +173,21 @@ def test_a_temporary_folder_goes_with_its_parents_and_is_left_alone_while_it_is_
     assert content(tmp_path) == {"new/model/file": b"done"}
 
 
+def test_several_files_are_written_or_none_of_the_new_ones(tmp_path: Path) -> None:
+    wanted = {"page.html": b"page", "table.csv": b"table"}
+    folder = tmp_path / "new" / "folder"
+    assert files.write_all(folder, wanted) == [folder / name for name in wanted]
+    assert content(folder) == wanted
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, before[1]))
+    try:
+        with pytest.raises(EaseError, match="ulimit"):
+            files.write_all(tmp_path / "other" / "folder", {"small": b"1", "large": b"2" * 11})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert not (tmp_path / "other").exists()
+
+
 def test_the_sweep_takes_what_a_killed_writer_left_and_nothing_else(tmp_path: Path) -> None:
     child = os.fork()
     if child == 0:

@@ -95,8 +95,7 @@ def pack(path: Path, out: Path, *, weights: Path | None = None, images: bool = F
             f"the model in {directory.path} has {total / 2**30:.1f} GB in {len(by_path)} files: an archive holds at "
             f"most {ARCHIVE_LIMIT // 2**30} GB and {MEMBERS} files, copy the model directory as it is"
         )
-    durable.make_folder(out.parent)
-    with durable.replacing(out) as file:
+    with durable.made_folder(out.parent), durable.replacing(out) as file:
         with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
             for name in sorted([*inside, *by_path]):
                 _add(archive, name, inside[name] if name in inside else directory.read(by_path[name]))

@@ -110,8 +110,7 @@ class Inbox(InboxFolder):
         right = answer is not None and answer.name == name and not answer.is_unknown
         counts = answer is not None and not answer.corrected  # a looked up answer is a person's
         similar = () if class_id is not None else similar_names(name, known.classes.values())
-        self.open()
-        with self._writing():
+        with self._writing(make=True):
             old = next((facts for facts in self._facts(known) if facts.digest == digest), None)
             if right and (old is None or old.state != "unsure"):
                 if counts and old is None:
@@ -132,7 +131,11 @@ class Inbox(InboxFolder):
             facts = facts.model_copy(update={"name": name, "class_id": class_id, "judged": wrong})
             self._add(facts, content)
             if counts:
-                self._count(known.generation, not wrong)
+                try:
+                    self._count(known.generation, not wrong)
+                except BaseException:  # what is refused must not be in force
+                    self._remove(facts.id)
+                    raise
         return Correction(facts.id, name, class_id is not None, similar=similar)
 
     def collect(
@@ -204,7 +207,6 @@ class Inbox(InboxFolder):
     def undo(self) -> InboxPhoto:
         """Take back what a person last said: the photo of a correction goes, one that was unsure loses its name."""
         known = self.known()
-        self._check_on()
         with self._writing():
             named = [f for f in self._facts(known) if f.name is not None and not is_learned(f, known)]
             if not named:

@@ -71,7 +71,9 @@ class InboxFolder:
 
     @property
     def on(self) -> bool:
-        """Whether there is an inbox."""
+        """Whether there is an inbox. One that leads elsewhere was not made by ease, and nothing is written there."""
+        if self.path.is_symlink():
+            raise EaseError(f"the inbox {self.path} is a link: remove the link, ease makes the folder itself")
         return is_folder(self.path)
 
     def known(self) -> Known:
@@ -88,7 +90,8 @@ class InboxFolder:
 
     def open(self) -> None:
         """Make the folder, if it is not there."""
-        durable.make_folder(self.path)
+        if not self.on:
+            durable.make_folder(self.path)
 
     @contextlib.contextmanager
     def forgetting(self, class_id: int, known: Known, names: Collection[str] = ()) -> Iterator[None]:
@@ -142,17 +145,21 @@ class InboxFolder:
 
     # --- files ------------------------------------------------------------------------------------
 
-    def _check_on(self) -> None:
-        if not self.on:
-            raise InboxOffError(
-                f"the model in {self.model} has no inbox: correct an answer first (ease correct), "
-                "or start the server with --inbox"
-            )
+    def _is_off(self) -> InboxOffError:
+        return InboxOffError(
+            f"the model in {self.model} has no inbox: correct an answer first (ease correct), "
+            "or start the server with --inbox"
+        )
 
     @contextlib.contextmanager
-    def _writing(self) -> Iterator[None]:
-        """Hold the lock, after a while of waiting for it if need be, and remove what a killed writer left."""
-        self._check_on()
+    def _writing(self, *, make: bool = False) -> Iterator[None]:
+        """Hold the lock, after a while of waiting for it if need be, and remove what a killed writer left.
+
+        Args:
+            make: Whether the folder is made if it is not there; it is gone afterwards if nothing was written.
+        """
+        if not (self.on or make):
+            raise self._is_off()
         until = time.monotonic() + LOCK_SECONDS
         with contextlib.ExitStack() as held:
             while True:
@@ -177,6 +184,8 @@ class InboxFolder:
             known: With it, only what holds for this model.
         """
         seen: dict[str, tuple[tuple[int, int, int], Facts]] = {}
+        if not self.on:
+            return []
         with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(self.path) as entries:
             for entry in entries:
                 name = entry.name.removesuffix(".json")

@@ -79,8 +79,11 @@ class FilePlace:
 
     def put(self, archive: Path, beside: Mapping[str, bytes]) -> None:
         durable.check_place(self._path)
-        durable.make_folder(self._path.parent)
-        with durable.replacing(self._path) as target, open(archive, "rb") as source:
+        with (
+            durable.made_folder(self._path.parent),
+            durable.replacing(self._path) as target,
+            open(archive, "rb") as source,
+        ):
             shutil.copyfileobj(source, target, PIECE)
         for name, content in beside.items():
             if name.startswith(self.name):  # a README.md there is somebody's own
