@@ -10,6 +10,8 @@ from ease.errors import EaseError
 MOST_SIMILAR = 3
 """How many similar names are suggested."""
 _LONGEST = 100
+_JOINING = dict.fromkeys(map(ord, "\u200c\u200d\ufe0e\ufe0f"))
+"""Characters that a name may have and that show nothing by themselves."""
 
 
 class LikeNameError(EaseError):
@@ -52,7 +54,8 @@ def plain_form(name: str) -> str:
         >>> plain_form("Gold Fish")
         'goldfish'
     """
-    return unicodedata.normalize("NFKC", "".join(unicodedata.normalize("NFKC", name).casefold().split()))
+    plain = "".join(unicodedata.normalize("NFKC", name).casefold().split())
+    return unicodedata.normalize("NFKC", plain.translate(_JOINING))
 
 
 def _edits(first: str, second: str, most: int) -> int:
