@@ -380,6 +380,15 @@ def test_older_names_of_lists_still_work(name: str) -> None:
     assert ease(name, "--json").stdout == listed.stdout
 
 
+def test_a_current_folder_that_is_gone_gets_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    result = ease("list", "methods")
+    monkeypatch.undo()
+    assert "the current folder was removed" in refused(result)
+
+
 def test_an_unknown_list_gets_one_line() -> None:
     assert "methodes" in refused(ease("list", "methodes"))
 

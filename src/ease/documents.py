@@ -107,7 +107,10 @@ _TURNING = set("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 
 
 def cannot_be_shown(name: str) -> bool:
-    """Whether a name holds control characters, halves of characters, or characters that turn the text around."""
+    """Whether a name holds control characters, halves of characters, or characters that turn the text around.
+
+    This is what readers of files refuse. For new names `class_name` is stricter: models of earlier versions stay open.
+    """
     return any(unicodedata.category(char) in _HIDDEN or char in _TURNING for char in name)
 
 

@@ -35,28 +35,63 @@ def showable(text: str) -> str:
     direction of the text; all of these are shown as escapes.
     """
     plain = text.encode(errors="backslashreplace").decode()
-    return "".join(_escaped(c) if unicodedata.category(c) in ("Cc", "Cf") else c for c in plain)
-
-
-_TURNING = set("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
-"""Invisible characters that turn the direction of text. The joiners of emojis and of Persian words are none."""
+    hidden = hidden_at(plain)
+    return "".join(
+        _escaped(c) if at in hidden or unicodedata.category(c) == "Cf" else c for at, c in enumerate(plain)
+    )
 
 
 def printable(text: str) -> str:
-    """Text with names in it, as a command prints it: what steers a terminal or turns the text is shown as escapes.
+    """Text with names in it, as a command prints it: what cannot be seen is shown as escapes.
 
     Unlike `showable` it keeps line breaks, tabs and the joiners inside names.
     """
     plain = text.encode(errors="backslashreplace").decode()
-    if plain.isascii() and plain.isprintable():
-        return plain
-    return "".join(_escaped(c) if _steers(c) else c for c in plain)
+    hidden = hidden_at(plain)
+    return "".join(_escaped(c) if at in hidden and c not in "\n\t" else c for at, c in enumerate(plain))
 
 
-def _steers(character: str) -> bool:
-    if character in "\n\t":
+_HIDDEN = {"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp"}
+"""Unicode's control and format characters, those that are not assigned or private, and line separators."""
+_BLANK = {
+    *map(ord, "\u034f\u115f\u1160\u17b4\u17b5\u180e\u2800\u3164\uffa0"),
+    *(0x180B, 0x180C, 0x180D, 0x180F),
+    *range(0xFE00, 0xFE10),
+    *range(0xE0100, 0xE01F0),
+}
+"""Letters that show nothing, and marks that choose a variant of the character before them."""
+_JOINERS, _EMOJI_FORMS, _KEYCAP = "\u200c\u200d", "\ufe0e\ufe0f", "\u20e3"
+
+
+def hidden_at(text: str) -> set[int]:
+    """Where a text has characters that cannot be seen, or that turn its direction.
+
+    Seen are the joiners between visible characters beyond ASCII, as in emojis and in Persian words, and the mark
+    after a sign or before a keycap that makes it an emoji.
+
+    Example:
+        >>> sorted(hidden_at("so\u00adft \u2764\ufe0f"))
+        [2]
+    """
+    if text.isascii() and text.isprintable():
+        return set()
+    return {at for at, char in enumerate(text) if not _is_visible(char) and not _belongs(text, at)}
+
+
+def _is_visible(char: str) -> bool:
+    return unicodedata.category(char) not in _HIDDEN and ord(char) not in _BLANK
+
+
+def _belongs(text: str, at: int) -> bool:
+    """Whether an invisible character makes one sign of its neighbours."""
+    char, before, after = text[at], text[at - 1 : at] if at else "", text[at + 1 : at + 2]
+    if char in _EMOJI_FORMS:
+        return bool(before) and (after == _KEYCAP or unicodedata.category(before)[0] in "SP")
+    if char not in _JOINERS or not before or not after:
         return False
-    return unicodedata.category(character) in ("Cc", "Zl", "Zp") or character in _TURNING
+    if any(char.isascii() or char.isspace() for char in (before, after)):
+        return False
+    return (_is_visible(before) or before in _EMOJI_FORMS) and _is_visible(after)
 
 
 def _escaped(character: str) -> str:

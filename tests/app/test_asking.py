@@ -82,6 +82,17 @@ def test_forgetting_without_a_server_leaves_no_name_in_the_jobs(ease: Any, model
     assert (job["learned"]["notes"], job["message"], job["error"]) == ([], "done", None)
 
 
+@pytest.mark.parametrize(("standing", "given"), [("", "link"), ("model", "."), ("model/manifests", "..")])
+def test_the_jobs_are_found_by_every_way_to_the_model(
+    standing: str, given: str, ease: Any, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (model.parent / "link").symlink_to(model)
+    monkeypatch.chdir(model.parent / standing)
+    assert f"its name in 1 job of {model}.jobs" in refused(ease("forget", "0", "--model", given))
+    assert ease("forget", "0", "--yes", "--model", given).code == 0
+    assert jobs_that_name(model, "0") == 0
+
+
 def test_an_unknown_class_is_an_error_before_anybody_is_asked(ease: Any, model: Path) -> None:
     assert "unknown class 'zero'" in refused(ease("forget", "zero", "--model", model))
 

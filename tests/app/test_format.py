@@ -49,3 +49,17 @@ def test_it_can_be_changed(old: Classifier) -> None:
     again = Classifier.open(old.path)
     assert again.classes == ["0", "1", "2", "3", "5", "dark", "bright"]
     assert again.predict(images[4])[0].name == "bright"
+
+
+def test_names_that_no_class_gets_any_more_can_be_read_and_mended(
+    old: Classifier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as earlier:
+        earlier.setattr("ease.app.stored_model.class_name", str)
+        old.rename("four", "fo\u00adur")
+        old.rename("5", "\u3164")
+    again = Classifier.open(old.path)
+    assert again.classes == ["0", "1", "2", "3", "fo\u00adur", "\u3164"]
+    again.rename("fo\u00adur", "four")
+    again.rename("\u3164", "5")
+    assert Classifier.open(old.path).classes == ["0", "1", "2", "3", "four", "5"]

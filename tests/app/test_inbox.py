@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
+import shutil
 import tempfile
+from datetime import datetime, timedelta, tzinfo
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from PIL import Image
 
 from ease import Classifier
+from ease.app import classifier as classifier_module
 from ease.app import inbox as inbox_module
 from ease.app import inbox_folder, outcomes
 from ease.app.inbox import Inbox
@@ -31,6 +36,14 @@ from tests.app.serving import png
 from tests.faults.specification import files_with
 
 SMALL: dict[str, Any] = {"input_size": 16, "augment": "gentle", "settings": {"layers": 2}}
+
+
+class Later(datetime):
+    """A clock that is an hour ahead."""
+
+    @classmethod
+    def now(cls, tz: tzinfo | None = None) -> datetime:  # type: ignore[override]
+        return datetime.now(tz) + timedelta(hours=1)
 
 
 @pytest.fixture
@@ -375,6 +388,25 @@ def test_a_forgotten_class_is_in_no_file_of_the_inbox(model: Classifier, digits:
     assert not model.predict(one)[0].corrected
 
 
+def test_no_name_of_a_forgotten_class_stays_as_the_name_of_a_file(model: Classifier, digits: Digits) -> None:
+    files = [
+        "Cafe\u0301 Zoraida 1.png",
+        "CAF\u00c9 ZORAIDA 2.png",
+        "oldname-pic.png",
+        "Final3.png",
+        "kept.png",
+    ]
+    for name in ("Caf\u00e9 Zoraida", "oldname", "final"):
+        model.rename(model.classes[0], name)
+    model.inbox.open()
+    for file, image in zip(files, digits("5", count=5)["5"], strict=True):
+        prediction = model.predict(image)[0]
+        content = png(image)
+        model.inbox.collect(content, content_hash(content), prediction, model.known, per_day=9, file=file)
+    model.forget("final")
+    assert [photo.file for photo in model.inbox.photos()] == ["", "", "", "", "kept.png"]
+
+
 def test_forgetting_is_finished_if_its_process_was_killed(
     model: Classifier, photo: np.ndarray, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -430,6 +462,97 @@ def test_a_pending_correction_of_a_class_that_was_rolled_back_is_a_new_class(
     model.rollback(before)
     assert not model.predict(image)[0].corrected
     assert model.learn_inbox().classes == ("five",)
+
+
+def test_an_inbox_that_is_left_says_nothing_of_another_model(
+    model: Classifier, digits: Digits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ids and answers are those of the model that the photo was given to; its name is still a name."""
+    one, two, three = digits("5", count=3)["5"]
+    first, second = model.predict(one)[0].names[-2:]
+    model.correct(one, first)
+    model.correct(two, second)
+    shutil.rmtree(model.path)
+    monkeypatch.setattr(classifier_module, "datetime", Later)
+    made = Classifier.create(model.path, **SMALL)
+    names = [name for name in ("5", "6", "7", "8", "9") if name != second]
+    made.learn({**digits(*names, count=10), second: digits("9", count=10, skip=10)["9"]})
+    assert not made.predict(one)[0].corrected
+    assert [made.predict(two)[0].name, made.predict(two)[0].corrected] == [second, True]
+    left = made.inbox.photos()[0]
+    assert (left.name, left.class_id, left.suggestions, left.unknown) == (first, None, (), None)
+    assert made.learn_inbox().classes == (first,)
+    made.correct(three, "6")
+    made.rename("6", "six")
+    assert made.predict(three)[0].name == "six"
+
+
+def test_a_name_that_went_to_another_class_takes_no_photo_along(model: Classifier, digits: Digits) -> None:
+    image = digits("5", count=1)["5"][0]
+    first, second = model.predict(image)[0].names[-2:]
+    model.correct(image, first)
+    model.rename(first, "renamed")
+    model.rename(second, first)
+    model.rename(first, "other")
+    assert model.predict(image)[0].name == "renamed"
+    model.rename("other", first)
+    model.forget(first)
+    assert model.predict(image)[0].name == "renamed"
+    assert json.loads(next(model.inbox.path.glob("*-*.json")).read_text())["name"] == "renamed"
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        {"name": "\x1b[31mred"},
+        {"name": "a/../b" + "x" * 300},
+        {"name": " "},
+        {"name": 3},
+        {"size": 10**12},
+        {"unknown": 2.0},
+        {"suggestions": [{"id": 0, "confidence": -1.0}]},
+    ],
+)
+def test_forged_facts_are_passed_over_like_damaged_ones(
+    forged: dict[str, Any], model: Classifier, digits: Digits
+) -> None:
+    one, two = digits("5", count=2)["5"]
+    facts = model.inbox.path / f"{model.correct(one, 'five').id}.json"
+    kept = model.correct(two, "six").id
+    facts.write_text(json.dumps({**json.loads(facts.read_text()), **forged}))
+    assert [photo.id for photo in model.inbox.photos()] == [kept]
+    assert model.learn_inbox().classes == ("six",)
+
+
+def test_a_correction_that_is_refused_leaves_no_trace(
+    model: Classifier, photo: np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise EaseError("the disk is full")
+
+    with monkeypatch.context() as failing:
+        failing.setattr(inbox_folder.durable, "write_atomic", full)
+        with pytest.raises(EaseError, match="the disk is full"):
+            model.correct(photo, "five")
+    assert not model.inbox.on
+    model.inbox.open()
+    os.mkfifo(model.inbox.path / "counts.json")
+    with pytest.raises(EaseError, match="device or a pipe"):
+        model.correct(photo, "five")
+    assert len(model.inbox) == 0
+    assert [path.name for path in model.inbox.path.glob("*-*")] == []
+
+
+def test_an_inbox_that_leads_elsewhere_is_refused(
+    model: Classifier, photo: np.ndarray, tmp_path: Path
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    model.inbox.path.symlink_to(elsewhere)
+    for act in (lambda: model.correct(photo, "five"), lambda: model.inbox.photos(), model.inbox.open):
+        with pytest.raises(EaseError, match="is a link"):
+            act()
+    assert list(elsewhere.iterdir()) == []
 
 
 def test_learned_corrections_are_bounded(model: Classifier) -> None:

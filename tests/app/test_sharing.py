@@ -5,6 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import resource
+import signal
+import stat
 import subprocess
 import sys
 import threading
@@ -24,6 +27,7 @@ from ease.errors import EaseError
 from ease.reporting.significance import wilson
 from tests.app.conftest import LIGHT, Digits, Outcome, refused
 from tests.app.fake_hub import FakeHub, fake_hub
+from tests.forked import Forked
 
 
 @pytest.fixture(scope="module")
@@ -86,6 +90,56 @@ def test_a_wrong_checksum_leaves_nothing(ease: Any, model: Path, tmp_path: Path)
     note.unlink()
     assert "compared with no SHA-256" in ease("pull", tmp_path / "a.ease", tmp_path / "model").out
     assert pull(str(tmp_path / "a.ease"), tmp_path / "b", sha256=pushed.sha256).checked == ("given",)
+
+
+@pytest.mark.parametrize("command", ["push", "pull"])
+def test_what_a_killed_command_left_is_removed_by_the_next_one(
+    command: str, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(temporary))
+    push(model, str(tmp_path / "a.ease"))
+
+    def again() -> None:
+        if command == "push":
+            push(model, str(tmp_path / "a.ease"))
+        else:
+            pull(str(tmp_path / "a.ease"), tmp_path / "new" / "model")
+
+    with monkeypatch.context() as killing:
+        where = "places.FilePlace.put" if command == "push" else "sharing.unpack"
+        killing.setattr(f"ease.app.{where}", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+        child = Forked(again, tmp_path / "printed")
+        assert child.wait() == -signal.SIGKILL
+    (left,) = tmp_path.rglob("model.ease")
+    assert stat.S_IMODE(left.parent.stat().st_mode) == 0o700
+    again()
+    assert list(tmp_path.rglob("model.ease")) == []
+    assert list(tmp_path.rglob(".*.tmp-*")) == []
+
+
+def test_a_full_disk_is_not_the_fault_of_what_is_read(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    push(model, str(tmp_path / "a.ease"))
+    with limited_files(10_000), pytest.raises(EaseError, match=r"cannot write .*tmp-.*ulimit"):
+        pull(str(tmp_path / "a.ease"), tmp_path / "new" / "model")
+    assert names(tmp_path) == ["a.ease", "a.ease.sha256"]
+    monkeypatch.setattr("tempfile.tempdir", None)
+    with limited_files(0), pytest.raises(EaseError, match="no temporary folder can be written to"):
+        push(model, str(tmp_path / "b.ease"))
+
+
+@contextmanager
+def limited_files(size: int) -> Iterator[None]:
+    """Files may not grow beyond this size inside the `with`."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 @pytest.mark.parametrize(

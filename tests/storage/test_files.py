@@ -157,6 +157,37 @@ def test_a_folder_without_permission_is_one_line(tmp_path: Path) -> None:
         tmp_path.chmod(0o700)
 
 
+def test_a_temporary_folder_goes_with_its_parents_and_is_left_alone_while_it_is_in_use(
+    tmp_path: Path,
+) -> None:
+    wanted = tmp_path / "new" / "model"
+    with files.temporary_folder(wanted) as one, files.temporary_folder(wanted) as other:
+        assert one.is_dir()
+        assert other.is_dir()
+        assert one.parent == other.parent == wanted.parent
+    assert content(tmp_path) == {}
+    assert not wanted.parent.exists()
+    with files.temporary_folder(wanted) as one:
+        (one / "file").write_text("done")
+        one.rename(wanted)
+    assert content(tmp_path) == {"new/model/file": b"done"}
+
+
+def test_several_files_are_written_or_none_of_the_new_ones(tmp_path: Path) -> None:
+    wanted = {"page.html": b"page", "table.csv": b"table"}
+    folder = tmp_path / "new" / "folder"
+    assert files.write_all(folder, wanted) == [folder / name for name in wanted]
+    assert content(folder) == wanted
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, before[1]))
+    try:
+        with pytest.raises(EaseError, match="ulimit"):
+            files.write_all(tmp_path / "other" / "folder", {"small": b"1", "large": b"2" * 11})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert not (tmp_path / "other").exists()
+
+
 def test_the_sweep_takes_what_a_killed_writer_left_and_nothing_else(tmp_path: Path) -> None:
     child = os.fork()
     if child == 0:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import shutil
 import stat
 import zipfile
 from collections.abc import Iterator, Mapping
@@ -96,8 +95,7 @@ def pack(path: Path, out: Path, *, weights: Path | None = None, images: bool = F
             f"the model in {directory.path} has {total / 2**30:.1f} GB in {len(by_path)} files: an archive holds at "
             f"most {ARCHIVE_LIMIT // 2**30} GB and {MEMBERS} files, copy the model directory as it is"
         )
-    durable.make_folder(out.parent)
-    with durable.replacing(out) as file:
+    with durable.made_folder(out.parent), durable.replacing(out) as file:
         with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
             for name in sorted([*inside, *by_path]):
                 _add(archive, name, inside[name] if name in inside else directory.read(by_path[name]))
@@ -148,12 +146,7 @@ def unpack(archive: Path, folder: Path) -> PackedModel:
     Returns:
         What was written.
     """
-    what = what_is(folder)
-    taken = folder.is_symlink() or (
-        what != "missing" and (what != "folder" or bool(entries(folder)) or not folder.name)
-    )
-    if taken:
-        raise EaseError(f"'{shown(folder)}' is there already: choose a new folder for the model")
+    check_new(folder)
     with _opened(archive) as opened:
         members = _members(opened, archive)
         index = _index(opened, members, archive)
@@ -181,6 +174,16 @@ def unpack(archive: Path, folder: Path) -> PackedModel:
             for inner in {path.parent for path in temporary.rglob("*")}:
                 durable.sync_folder(inner)
     return PackedModel(folder, archive.stat().st_size, len(wanted), manifest.generation)
+
+
+def check_new(folder: Path) -> None:
+    """Refuse a place at which no model can be unpacked. Nothing is made."""
+    what = what_is(folder)
+    if folder.is_symlink() or (
+        what != "missing" and (what != "folder" or bool(entries(folder)) or not folder.name)
+    ):
+        raise EaseError(f"'{shown(folder)}' is there already: choose a new folder for the model")
+    durable.check_folder_place(folder)
 
 
 @contextlib.contextmanager
@@ -322,27 +325,12 @@ def _check_backbone(folder: Path, manifest: Manifest, path: Path) -> None:
 @contextlib.contextmanager
 def _becoming(folder: Path) -> Iterator[Path]:
     """A temporary folder that becomes this one when the `with` block succeeds; otherwise it is removed."""
-    made = [parent for parent in folder.parents if not parent.exists()]
-    durable.remove_abandoned(folder)
-    temporary = durable.temporary_beside(folder)
-    try:
-        with durable.explained("write", folder), contextlib.ExitStack() as held:
-            durable.make_folder(temporary)
-            if os.name == "posix":  # elsewhere a folder cannot be opened
-                handle = os.open(temporary, os.O_RDONLY)
-                held.callback(os.close, handle)
-                durable.claim(handle)
-            yield temporary
-            if folder.exists():  # it is empty; some systems cannot rename a folder over it
-                folder.rmdir()
-            temporary.rename(folder)
-            durable.sync_folder(folder.parent)
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        for parent in made:
-            with contextlib.suppress(OSError):
-                parent.rmdir()
-        raise
+    with durable.temporary_folder(folder) as temporary:
+        yield temporary
+        if folder.exists():  # it is empty; some systems cannot rename a folder over it
+            folder.rmdir()
+        temporary.rename(folder)
+        durable.sync_folder(folder.parent)
 
 
 def _shown(name: object) -> str:

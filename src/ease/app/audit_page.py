@@ -11,7 +11,7 @@ import numpy as np
 from jinja2 import Environment, StrictUndefined
 
 from ease.app.audit import Audit, Finding
-from ease.storage.files import make_folder, write_atomic, write_json
+from ease.storage.files import encode_json, write_all
 from ease.streams.images import jpeg_thumbnail
 from ease.streams.intake import LabelledImages
 
@@ -56,11 +56,11 @@ def write_audit(audit: Audit, photos: LabelledImages, out: Path) -> list[Path]:
         photos: The photos that it was found in.
         out: A folder; it is made if it does not exist.
     """
-    make_folder(out)
-    paths = [out / "audit.html", out / "audit.json"]
-    write_atomic(paths[0], _page(audit, photos).encode())
-    write_json(paths[1], audit.document())
-    return paths
+    contents = {
+        "audit.html": _page(audit, photos).encode(),
+        "audit.json": encode_json(audit.document()),
+    }
+    return write_all(out, contents)
 
 
 def _page(audit: Audit, photos: LabelledImages) -> str:

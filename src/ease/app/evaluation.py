@@ -21,7 +21,7 @@ from ease.app.classifier import Classifier
 from ease.app.prediction import no_finite_scores
 from ease.errors import EaseError
 from ease.progress import Progress
-from ease.storage.files import make_folder, write_atomic, write_json
+from ease.storage.files import encode_json, write_all
 from ease.streams.images import jpeg_thumbnail
 from ease.streams.intake import LabelledImages, collect_images
 
@@ -194,18 +194,18 @@ def _mistakes(
 
 def write_evaluation(evaluation: Evaluation, photos: LabelledImages, out: Path) -> list[Path]:
     """Write an HTML page, the confusion matrix as CSV, and all figures as JSON; returns the paths."""
-    make_folder(out)
-    paths = [out / "evaluation.html", out / "confusion.csv", out / "evaluation.json"]
-    write_atomic(paths[0], _page(evaluation, photos).encode())
     table = io.StringIO()
     writer = csv.writer(table, lineterminator="\n")
     writer.writerow(["class", *evaluation.names])
     writer.writerows(
         [name, *row] for name, row in zip(evaluation.names, evaluation.confusion.tolist(), strict=True)
     )
-    write_atomic(paths[1], table.getvalue().encode())
-    write_json(paths[2], evaluation.as_json())
-    return paths
+    contents = {
+        "evaluation.html": _page(evaluation, photos).encode(),
+        "confusion.csv": table.getvalue().encode(),
+        "evaluation.json": encode_json(evaluation.as_json()),
+    }
+    return write_all(out, contents)
 
 
 def _page(evaluation: Evaluation, photos: LabelledImages) -> str:

@@ -20,7 +20,7 @@ from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
 from ease.app.explain import Explanation, Map
-from ease.storage.files import make_folder, write_atomic, write_json
+from ease.storage.files import encode_json, write_all
 
 SIDE = 288
 """Side length of each of the three pictures beside each other, in pixels."""
@@ -55,14 +55,12 @@ def write_explanations(explained: Sequence[Explained], out: Path) -> list[Path]:
         explained: The photos, in the order of the page.
         out: A folder; it is made if it does not exist.
     """
-    make_folder(out)
     rows: list[dict[str, Any]] = []
-    paths = []
+    pictures: dict[str, bytes] = {}
     for number, one in enumerate(explained, start=1):
         picture = overlay(one)
         stem = re.sub(r"[^\w.-]", "_", Path(one.file).stem)[:60] or "photo"
-        paths.append(out / f"{number:03d}-{stem}.jpg")
-        write_atomic(paths[-1], picture)
+        pictures[f"{number:03d}-{stem}.jpg"] = picture
         found = one.why.prediction
         rows.append(
             {
@@ -74,11 +72,12 @@ def write_explanations(explained: Sequence[Explained], out: Path) -> list[Path]:
                 "nearest": [(near.name, near.difference) for near in one.why.nearest],
             }
         )
-    page = out / "explanations.html"
-    write_atomic(page, _page(rows, explained).encode())
     document = [{"file": one.file, **one.why.model_dump(mode="json")} for one in explained]
-    write_json(out / "explanations.json", {"version": 1, "explanations": document})
-    return [page, out / "explanations.json", *paths]
+    contents = {
+        "explanations.html": _page(rows, explained).encode(),
+        "explanations.json": encode_json({"version": 1, "explanations": document}),
+    }
+    return write_all(out, {**contents, **pictures})
 
 
 def overlay(one: Explained) -> bytes:

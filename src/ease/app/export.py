@@ -158,8 +158,7 @@ def export_onnx(path: Path, out: Path, *, weights: Path | None = None, check: bo
         calibration = Calibration.none() if fitted is None else Calibration.of_json(fitted, learner.classes)
         facts = _metadata(learner, manifest, calibration)
     data, difference = onnx_of(learner, facts, calibration, check)
-    durable.make_folder(out.parent)
-    durable.write_atomic(out, data)
+    durable.write_all(out.parent, {out.name: data})
     return Exported(out, len(data), difference, OPSET, learner.classes, output_names(calibration))
 
 

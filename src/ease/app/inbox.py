@@ -38,11 +38,10 @@ class Inbox(InboxFolder):
         Args:
             known: What the model knows; its current generation if left out.
         """
-        found = self._facts()
-        if not found:
+        if not self._facts():
             return []
         known = known or self.known()
-        return [self._shown(facts, known) for facts in found if not is_learned(facts, known)]
+        return [self._shown(facts, known) for facts in self._facts(known) if not is_learned(facts, known)]
 
     def photo(self, photo_id: str, known: Known | None = None) -> InboxPhoto:
         """The photo with this id."""
@@ -57,7 +56,7 @@ class Inbox(InboxFolder):
 
     def named(self, known: Known) -> dict[str, int]:
         """Photos that a person named and that are not learned yet: content hash -> id of a known class."""
-        pairs = ((facts.digest, class_of(facts, known)[0]) for facts in self._facts())
+        pairs = ((facts.digest, class_of(facts, known)[0]) for facts in self._facts(known))
         return {digest: number for digest, number in pairs if number is not None}
 
     def outcomes(self, since_generation: int = 0) -> Outcome:
@@ -111,20 +110,19 @@ class Inbox(InboxFolder):
         right = answer is not None and answer.name == name and not answer.is_unknown
         counts = answer is not None and not answer.corrected  # a looked up answer is a person's
         similar = () if class_id is not None else similar_names(name, known.classes.values())
-        self.open()
-        with self._writing():
-            old = next((facts for facts in self._facts() if facts.digest == digest), None)
+        with self._writing(make=True):
+            old = next((facts for facts in self._facts(known) if facts.digest == digest), None)
             if right and (old is None or old.state != "unsure"):
                 if counts and old is None:
                     self._count(known.generation, True)
                 if old is not None:
-                    self._write(renamed(old, name, class_id))
+                    self._write(renamed(old, name, known))
                 return Correction(None if old is None else old.id, name, True, confirmed=True)
             if old is not None:
                 judged = counts and old.state == "unsure"
                 if judged:
                     self._count(known.generation, right)
-                facts = renamed(old, name, class_id)
+                facts = renamed(old, name, known)
                 self._write(facts.model_copy(update={"judged": old.judged or (judged and not right)}))
                 return Correction(old.id, name, class_id is not None, confirmed=right, similar=similar)
             self._make_room(len(content))
@@ -133,7 +131,11 @@ class Inbox(InboxFolder):
             facts = facts.model_copy(update={"name": name, "class_id": class_id, "judged": wrong})
             self._add(facts, content)
             if counts:
-                self._count(known.generation, not wrong)
+                try:
+                    self._count(known.generation, not wrong)
+                except BaseException:  # what is refused must not be in force
+                    self._remove(facts.id)
+                    raise
         return Correction(facts.id, name, class_id is not None, similar=similar)
 
     def collect(
@@ -181,10 +183,10 @@ class Inbox(InboxFolder):
         known = self.known()
         stored = None if name is None else self.check_name(name, known, confirm=confirm)
         with self._writing():
-            facts = self._one(photo_id)
+            facts = self._one(photo_id, known)
             if facts.name is not None and stored is None and facts.judged:
                 self._count(facts.generation, False, -1)
-            facts = renamed(facts, stored, None if stored is None else known.id_of(stored))
+            facts = renamed(facts, stored, known)
             self._write(facts)
         return self._shown(facts, known)
 
@@ -205,9 +207,8 @@ class Inbox(InboxFolder):
     def undo(self) -> InboxPhoto:
         """Take back what a person last said: the photo of a correction goes, one that was unsure loses its name."""
         known = self.known()
-        self._check_on()
         with self._writing():
-            named = [f for f in self._facts() if f.name is not None and not is_learned(f, known)]
+            named = [f for f in self._facts(known) if f.name is not None and not is_learned(f, known)]
             if not named:
                 raise EaseError(
                     "there is no correction to take back: learned ones are undone with 'ease rollback'"
@@ -219,7 +220,7 @@ class Inbox(InboxFolder):
             if last.state == "corrected":
                 self._remove(last.id)
             else:
-                self._write(renamed(last, None, None))
+                self._write(renamed(last, None, known))
         return shown
 
     # --- following the model ----------------------------------------------------------------------
@@ -244,18 +245,18 @@ class Inbox(InboxFolder):
         known = self.known()
         names = {photo.id: photo.name for photo in learned}
         with self._writing():
-            for facts in self._facts():
+            for facts in self._facts(known):
                 just = facts.id in names and class_of(facts, known)[1] == names[facts.id]
                 if just or is_learned(facts, known):
                     self._remove(facts.id)
 
-    def follow(self, class_id: int, name: str) -> None:
+    def follow(self, class_id: int, known: Known) -> None:
         """Note the id with photos that bear the name of this class, before it gets another name."""
         if self.on:
             with self._writing():
-                for facts in self._facts():
-                    if facts.name == name and facts.class_id != class_id:
-                        self._write(facts.model_copy(update={"class_id": class_id}))
+                for facts in self._facts(known):
+                    if class_of(facts, known)[0] == class_id != facts.class_id:
+                        self._write(facts.model_copy(update={"class_id": class_id, "model": known.model}))
 
     def _shown(self, facts: Facts, known: Known) -> InboxPhoto:
         class_id, name = class_of(facts, known)

@@ -11,18 +11,21 @@ import json
 import os
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from pydantic import ValidationError
 
-from ease.app.inbox_photos import Facts, Known, class_of
+from ease.app.companions import companion
+from ease.app.inbox_photos import Facts, Known, class_of, of_model
+from ease.app.names import plain_form
 from ease.app.outcomes import read_counts, write_counts
 from ease.errors import EaseError
 from ease.filesystem import is_file, is_folder, resolved
 from ease.storage import files as durable
 from ease.storage.lock import BusyError, WriterLock
 from ease.storage.model_directory import ModelDirectory
+from ease.streams.intake.names import display_name
 
 MOST_IMAGES = 500
 """Photos that an inbox holds at most."""
@@ -61,14 +64,16 @@ class InboxFolder:
         self, model: Path | str, *, most_images: int = MOST_IMAGES, most_bytes: int = MOST_BYTES
     ) -> None:
         self.model = resolved(model)
-        self.path = self.model.with_name(f"{self.model.name}.inbox")
+        self.path = companion(self.model, "inbox")
         self.most_images, self.most_bytes = most_images, most_bytes
         self._lock = WriterLock(self.path)
         self._seen: dict[str, tuple[tuple[int, int, int], Facts]] = {}
 
     @property
     def on(self) -> bool:
-        """Whether there is an inbox."""
+        """Whether there is an inbox. One that leads elsewhere was not made by ease, and nothing is written there."""
+        if self.path.is_symlink():
+            raise EaseError(f"the inbox {self.path} is a link: remove the link, ease makes the folder itself")
         return is_folder(self.path)
 
     def known(self) -> Known:
@@ -85,25 +90,34 @@ class InboxFolder:
 
     def open(self) -> None:
         """Make the folder, if it is not there."""
-        durable.make_folder(self.path)
+        if not self.on:
+            durable.make_folder(self.path)
 
     @contextlib.contextmanager
-    def forgetting(self, class_id: int, name: str) -> Iterator[None]:
+    def forgetting(self, class_id: int, known: Known, names: Collection[str] = ()) -> Iterator[None]:
         """Around the writing of a generation without this class: afterwards no photo of the class is here.
 
         If the process is killed inside, the next one that changes the inbox or the model finishes it.
+
+        Args:
+            class_id: The class that is forgotten.
+            known: What the model knows until then.
+            names: Names that the class had before: they leave the inbox with the present one.
         """
         if not self.on:
             yield
             return
-        known = Known(0, {class_id: name}, {})
+        every = {known.classes[class_id], *names}
+        shown = [plain_form(display_name(name)) for name in every]  # as the name of a file is noted
         with self._writing():
             own = []
-            for facts in self._facts():
-                if class_of(facts, known)[0] == class_id:
+            for facts in self._facts(known):
+                number, present = class_of(facts, known)
+                file = "" if any(name in plain_form(facts.file) for name in shown) else facts.file
+                if number == class_id:
                     own.append(facts.id)
-                elif name.casefold() in facts.file.casefold():
-                    self._write(facts.model_copy(update={"file": ""}))
+                elif file != facts.file or (facts.name in every and number is not None):
+                    self._write(facts.model_copy(update={"file": file, "name": present}))
             durable.write_json(self.path / _FORGETTING, {"class": class_id, "photos": own})
             try:
                 yield
@@ -131,17 +145,21 @@ class InboxFolder:
 
     # --- files ------------------------------------------------------------------------------------
 
-    def _check_on(self) -> None:
-        if not self.on:
-            raise InboxOffError(
-                f"the model in {self.model} has no inbox: correct an answer first (ease correct), "
-                "or start the server with --inbox"
-            )
+    def _is_off(self) -> InboxOffError:
+        return InboxOffError(
+            f"the model in {self.model} has no inbox: correct an answer first (ease correct), "
+            "or start the server with --inbox"
+        )
 
     @contextlib.contextmanager
-    def _writing(self) -> Iterator[None]:
-        """Hold the lock, after a while of waiting for it if need be, and remove what a killed writer left."""
-        self._check_on()
+    def _writing(self, *, make: bool = False) -> Iterator[None]:
+        """Hold the lock, after a while of waiting for it if need be, and remove what a killed writer left.
+
+        Args:
+            make: Whether the folder is made if it is not there; it is gone afterwards if nothing was written.
+        """
+        if not (self.on or make):
+            raise self._is_off()
         until = time.monotonic() + LOCK_SECONDS
         with contextlib.ExitStack() as held:
             while True:
@@ -159,9 +177,15 @@ class InboxFolder:
                     durable.remove(path)
             yield
 
-    def _facts(self) -> list[Facts]:
-        """What is noted of all photos, the oldest first. A file is read again only if it has changed."""
+    def _facts(self, known: Known | None = None) -> list[Facts]:
+        """What is noted of all photos, the oldest first. A file is read again only if it has changed.
+
+        Args:
+            known: With it, only what holds for this model.
+        """
         seen: dict[str, tuple[tuple[int, int, int], Facts]] = {}
+        if not self.on:
+            return []
         with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(self.path) as entries:
             for entry in entries:
                 name = entry.name.removesuffix(".json")
@@ -172,17 +196,18 @@ class InboxFolder:
                 ):  # removed meanwhile, or damaged
                     facts = entry.stat(follow_symlinks=False)
                     version = (facts.st_ino, facts.st_mtime_ns, facts.st_size)
-                    known = self._seen.get(name)
+                    before = self._seen.get(name)
                     seen[name] = (
-                        known
-                        if known is not None and known[0] == version
+                        before
+                        if before is not None and before[0] == version
                         else (version, _read(self.path / entry.name, name))
                     )
         self._seen = seen
-        return [seen[name][1] for name in sorted(seen)]
+        found = [seen[name][1] for name in sorted(seen)]
+        return found if known is None else [of_model(facts, known) for facts in found]
 
-    def _one(self, photo_id: str) -> Facts:
-        for facts in self._facts():
+    def _one(self, photo_id: str, known: Known | None = None) -> Facts:
+        for facts in self._facts(known):
             if facts.id == photo_id:
                 return facts
         raise NoPhotoError(f"there is no photo {photo_id[:60]!a} in the inbox: list them with 'ease inbox'")

@@ -7,15 +7,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, PlainValidator
 
 from ease.app.outcomes import now
 from ease.app.prediction import ClassConfidence, Prediction
 from ease.documents import Count, Document, Text
+from ease.errors import EaseError
 from ease.storage.manifest import Manifest
-from ease.streams.intake.names import display_name
+from ease.streams.intake.limits import ImageLimits
+from ease.streams.intake.names import class_name, display_name
 
 SUGGESTIONS = 5
 """Classes of the model's answer that are noted with a photo."""
@@ -23,6 +25,8 @@ SUGGESTIONS = 5
 State = Literal["corrected", "unsure", "named"]
 """`corrected`: a person said that the answer was wrong, and named it. `unsure`: collected because the model was unsure.
 `named`: was unsure, and a person has named it since."""
+
+_Share = Annotated[float, Field(ge=0, le=1)]
 
 
 @dataclass(frozen=True)
@@ -33,16 +37,24 @@ class Known:
         generation: Its number.
         classes: Class id -> name.
         corrections: Hash of a photo that was learned from the inbox -> id of its class.
+        model: When the model first learned: all its generations have it, and a model that takes its place does not.
+            None if that is not known.
     """
 
     generation: int
     classes: Mapping[int, str]
     corrections: Mapping[str, int]
+    model: str | None = None
 
     @classmethod
     def of(cls, manifest: Manifest) -> Known:
         """What the generation of a manifest knows."""
-        return cls(manifest.generation, {c.id: c.name for c in manifest.classes}, manifest.corrections)
+        return cls(
+            manifest.generation,
+            {c.id: c.name for c in manifest.classes},
+            manifest.corrections,
+            manifest.history[0].date if manifest.history else None,
+        )
 
     def id_of(self, name: str) -> int | None:
         """The id of the class with this name."""
@@ -55,7 +67,15 @@ class Suggested(Document):
     model_config = ConfigDict(extra="ignore")
 
     id: Count
-    confidence: float
+    confidence: _Share
+
+
+def _class_name(value: object) -> str:
+    """A name from a file keeps the rules of any other: it may become a class."""
+    try:
+        return class_name(value)
+    except EaseError as error:
+        raise ValueError(str(error)) from error
 
 
 class Facts(Document):
@@ -75,6 +95,7 @@ class Facts(Document):
         unknown: The model's unknown score; None if it had none.
         generation: Of the model that gave the answer; 0 if there was none.
         judged: Whether the answer was counted as wrong when the photo came.
+        model: The model that the ids and the answer are of, see `Known`; None in inboxes of earlier versions.
     """
 
     model_config = ConfigDict(extra="ignore")
@@ -84,14 +105,15 @@ class Facts(Document):
     changed: Text
     state: State
     digest: Text
-    size: Count
+    size: Annotated[Count, Field(le=ImageLimits().bytes)]
     file: Text = ""
     class_id: Count | None = None
-    name: Text | None = None
+    name: Annotated[str, PlainValidator(_class_name)] | None = None
     suggestions: list[Suggested] = Field(default_factory=list)
-    unknown: float | None = None
+    unknown: _Share | None = None
     generation: Count = 0
     judged: bool = False
+    model: Text | None = None
 
 
 @dataclass(frozen=True)
@@ -177,16 +199,33 @@ def new_facts(
         suggestions=suggestions,
         unknown=None if answer is None else answer.unknown,
         generation=0 if answer is None else known.generation,
+        model=known.model,
     )
 
 
-def renamed(facts: Facts, name: str | None, class_id: int | None) -> Facts:
+def of_model(facts: Facts, known: Known) -> Facts:
+    """What holds for this model: ids and the answer of another one, which was here before, say nothing of it."""
+    if facts.model is None or facts.model == known.model:
+        return facts
+    nothing: dict[str, Any] = {
+        "class_id": None,
+        "suggestions": [],
+        "unknown": None,
+        "generation": 0,
+        "judged": False,
+    }
+    return facts.model_copy(update={**nothing, "model": known.model})
+
+
+def renamed(facts: Facts, name: str | None, known: Known) -> Facts:
     state: State = facts.state
+    class_id = None if name is None else known.id_of(name)
     if name is None:
         state = "unsure"
     elif state == "unsure":
         state = "named"
     changed: dict[str, Any] = {"name": name, "class_id": class_id, "state": state, "changed": now()}
+    changed["model"] = known.model
     if name is None:
         changed["judged"] = False
     return facts.model_copy(update=changed)

@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from ease.app.companions import companion
 from ease.errors import EaseError
 from ease.filesystem import entries, is_folder
 from ease.storage.files import read_json, write_json
@@ -20,7 +21,7 @@ ENDED = ("done", "failed", "cancelled", "interrupted")
 
 def job_book(model: Path) -> Path:
     """The folder with the jobs of a model: it lies beside the model directory."""
-    return model.with_name(f"{model.name}.jobs")
+    return companion(model, "jobs")
 
 
 def without_unknown_names(job: dict[str, Any], known: Collection[str]) -> dict[str, Any] | None:

@@ -10,6 +10,8 @@ from ease.errors import EaseError
 MOST_SIMILAR = 3
 """How many similar names are suggested."""
 _LONGEST = 100
+_JOINING = dict.fromkeys(map(ord, "\u200c\u200d\ufe0e\ufe0f"))
+"""Characters that a name may have and that show nothing by themselves."""
 
 
 class LikeNameError(EaseError):
@@ -23,8 +25,8 @@ def alike_name(name: str, known: Iterable[str]) -> str | None:
         >>> alike_name("Gold fish", ["cat", "goldfish"])
         'goldfish'
     """
-    plain = _plain(name)
-    return next((other for other in known if other != name and _plain(other) == plain), None)
+    plain = plain_form(name)
+    return next((other for other in known if other != name and plain_form(other) == plain), None)
 
 
 def similar_names(name: str, known: Iterable[str]) -> tuple[str, ...]:
@@ -37,16 +39,23 @@ def similar_names(name: str, known: Iterable[str]) -> tuple[str, ...]:
         >>> similar_names("zebraa", ["zebra", "horse"])
         ('zebra',)
     """
-    plain, found = _plain(name), []
+    plain, found = plain_form(name), []
     allowed = min(2, len(plain) // 4)
     for other in known:
-        if other != name and (edits := _edits(plain, _plain(other), allowed)) <= allowed:
+        if other != name and (edits := _edits(plain, plain_form(other), allowed)) <= allowed:
             found.append((edits, other))
     return tuple(other for _, other in sorted(found)[:MOST_SIMILAR])
 
 
-def _plain(name: str) -> str:
-    return "".join(unicodedata.normalize("NFKC", name).casefold().split())
+def plain_form(name: str) -> str:
+    """A name without what people overlook: case, spaces and Unicode normal form.
+
+    Example:
+        >>> plain_form("Gold Fish")
+        'goldfish'
+    """
+    plain = "".join(unicodedata.normalize("NFKC", name).casefold().split())
+    return unicodedata.normalize("NFKC", plain.translate(_JOINING))
 
 
 def _edits(first: str, second: str, most: int) -> int:

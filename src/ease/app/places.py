@@ -79,8 +79,11 @@ class FilePlace:
 
     def put(self, archive: Path, beside: Mapping[str, bytes]) -> None:
         durable.check_place(self._path)
-        durable.make_folder(self._path.parent)
-        with durable.replacing(self._path) as target, open(archive, "rb") as source:
+        with (
+            durable.made_folder(self._path.parent),
+            durable.replacing(self._path) as target,
+            open(archive, "rb") as source,
+        ):
             shutil.copyfileobj(source, target, PIECE)
         for name, content in beside.items():
             if name.startswith(self.name):  # a README.md there is somebody's own
@@ -268,7 +271,8 @@ def _copy(source: Any, sink: BinaryIO, limit: int, where: str) -> int:
         copied += len(piece)
         if copied > limit:
             raise EaseError(f"{where} is larger than {limit} bytes: check that it is the right file")
-        sink.write(piece)
+        with durable.explained("write", sink.name):  # it is not the source that fails
+            sink.write(piece)
     return copied
 
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from ease.app.archive import pack, unpack
+from ease.app.archive import check_new, pack, unpack
 from ease.app.card import model_card
 from ease.app.places import LARGEST, SMALL, Place, place
 from ease.errors import EaseError
-from ease.filesystem import entries, is_folder, shown, what_is
+from ease.filesystem import resolved
 from ease.storage import files as durable
 from ease.storage.model_directory import model_directory
 
@@ -78,8 +80,8 @@ def push(
     name = directory.path.resolve().name
     where = place(target, f"{name}.ease")
     card = model_card(directory.path, title=name, license=license)
-    with tempfile.TemporaryDirectory(prefix="ease-") as folder:
-        archive = Path(folder) / "model.ease"
+    with _private(_temporary_place() / "ease-push") as folder:
+        archive = folder / "model.ease"
         done = pack(directory.path, archive, weights=weights, images=images)
         digest = durable.sha256_of(archive)
         beside = {f"{where.name}.sha256": f"{digest}  {where.name}\n".encode(), "README.md": card.encode()}
@@ -104,17 +106,10 @@ def pull(source: str, model: Path | str, *, sha256: str | None = None) -> Transf
             f"'{sha256[:80]}' is no SHA-256: give its 64 hexadecimal digits, as 'ease push' printed them"
         )
     model = Path(model)
-    what = what_is(model)
-    if what != "missing" and (what != "folder" or entries(model)):  # before gigabytes are fetched
-        raise EaseError(f"'{shown(model)}' is there already: choose a new folder for the model")
-    durable.check_folder_place(model)
-    where = place(source, f"{model.name}.ease")
-    near = next(parent for parent in model.absolute().parents if is_folder(parent))
-    with (
-        durable.explained("write", near),
-        tempfile.TemporaryDirectory(prefix=".ease-pull-", dir=near) as folder,
-    ):
-        archive = Path(folder) / "model.ease"
+    check_new(model)  # before gigabytes are fetched
+    where = place(source, f"{resolved(model).name}.ease")
+    with _private(model) as folder:
+        archive = folder / "model.ease"
         with open(archive, "xb") as sink:
             if not where.get("", sink, LARGEST):
                 raise EaseError(f"there is no model at {where.shown}: check the place")
@@ -135,9 +130,28 @@ def pull(source: str, model: Path | str, *, sha256: str | None = None) -> Transf
     return TransferredModel(where.shown, where.name, found, done.bytes, done.generation, checked)
 
 
-def _beside(where: Place, folder: str) -> str | None:
+def _temporary_place() -> Path:
+    """The system's folder for temporary files."""
+    try:
+        return Path(tempfile.gettempdir())
+    except OSError as error:
+        raise EaseError(
+            "no temporary folder can be written to (TMPDIR, /tmp and others): name one with TMPDIR, "
+            "free some space, and check the limit of file sizes (ulimit -f)"
+        ) from error
+
+
+@contextmanager
+def _private(path: Path) -> Iterator[Path]:
+    """A temporary folder beside this path that nobody else can look into: a temporary place belongs to everybody."""
+    with durable.temporary_folder(path) as folder:
+        folder.chmod(0o700)
+        yield folder
+
+
+def _beside(where: Place, folder: Path) -> str | None:
     """The SHA-256 in the file beside the archive, if there is one."""
-    note = Path(folder) / "sha256"
+    note = folder / "sha256"
     with open(note, "xb") as sink:
         if not where.get(".sha256", sink, SMALL):
             return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -132,7 +132,12 @@ class StoredModel:
     @property
     def known(self) -> Known:
         """What the inbox needs to know of this generation: its classes, and photos that people have named."""
-        return Known(self.generation, {entry.id: entry.name for entry in self._classes}, self._corrections)
+        return Known(
+            self.generation,
+            {entry.id: entry.name for entry in self._classes},
+            self._corrections,
+            self._history[0].date if self._history else None,
+        )
 
     def thumbnail(self, name: str) -> bytes | None:
         """The small picture of a class, as JPEG, if it was learned with `thumbnails`."""
@@ -155,7 +160,7 @@ class StoredModel:
             name = class_name(new)
             if name in self.classes:
                 raise EaseError(f"there is a class '{name}' already: choose another name")
-            self._inbox.follow(self._classes[position].id, old)
+            self._inbox.follow(self._classes[position].id, self.known)
             self._classes[position] = self._classes[position].model_copy(update={"name": name})
             self._history = [renamed(learned, old, name) for learned in self._history]
             self._save()
@@ -173,14 +178,14 @@ class StoredModel:
             What changed for the other classes, and what still contains information about the class.
         """
         with self._changing():
-            position = self._position(name)
+            position, known = self._position(name), self.known
             done = forgettable(self._learner).forget(position)
             gone = self._classes.pop(position)
             self._kept.pop(gone.id, None)
             self._corrections = {d: i for d, i in self._corrections.items() if i != gone.id}
             self._calibration = self._calibration.without(position)
             self._history = [without_unknown(entry, set(self.classes)) for entry in self._history]
-            with self._inbox.forgetting(gone.id, gone.name):
+            with self._inbox.forgetting(gone.id, known, self._names_of(gone.id)):
                 self._save(clears_history=True)
         forget_in_jobs(self.path, self.classes)
         return Forgotten(self.generation, name, done.moved, done.kept)
@@ -253,6 +258,15 @@ class StoredModel:
                 calibration=self._calibration.as_json() if self._calibration.calibrated else None,
                 **extra,
             )
+
+    def _names_of(self, class_id: int) -> set[str]:
+        """The names of a class in all generations that can be read."""
+        names: set[str] = set()
+        for number in self._directory.generations():
+            with suppress(EaseError):
+                manifest = self._directory.manifest(number)
+                names.update(entry.name for entry in manifest.classes if entry.id == class_id)
+        return names
 
     def _next_generation(self) -> int:
         return max(self._directory.generations(), default=0) + 1

@@ -111,6 +111,7 @@ def main() -> None:
     _show_all_characters()
     _quiet_pillow()
     try:
+        _check_folder()
         _check_words(sys.argv[1:])
         code = int(app(with_address(sys.argv[1:]), standalone_mode=False) or 0)
         if code == INTERRUPTED:  # typer has caught Ctrl-C itself
@@ -177,6 +178,14 @@ def _quiet_pillow() -> None:
     """Pillow's remarks about damaged images: what cannot be used is an error, in one line of ours."""
     logging.getLogger("PIL").setLevel(logging.CRITICAL)
     warnings.filterwarnings("ignore", module=r"PIL\..*")
+
+
+def _check_folder() -> None:
+    """Refuse to work in a folder that is gone, before torch does, whose words are of its own files."""
+    try:
+        os.getcwd()
+    except OSError as error:
+        raise EaseError("the current folder was removed or cannot be read: go to another one (cd)") from error
 
 
 def _check_words(words: list[str]) -> None:

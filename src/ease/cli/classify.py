@@ -181,7 +181,7 @@ def forget(
 
 def _what_goes(model: Path, name: str) -> list[str]:
     """What `forget` removes, one phrase each; an unknown class is an error before anybody is asked."""
-    from ease.app.job_book import jobs_that_name
+    from ease.app.job_book import job_book, jobs_that_name
     from ease.storage.model_directory import ModelDirectory
 
     directory = ModelDirectory(model)
@@ -193,7 +193,7 @@ def _what_goes(model: Path, name: str) -> list[str]:
     goes = [f"the class '{name}', learned from {_count(entry.count, 'image')}{picture}"]
     goes += asking.history_of(model, manifest.generation, directory.generations())
     jobs = jobs_that_name(model, name)
-    return goes + [f"its name in {_count(jobs, 'job')} of {model}.jobs"] * bool(jobs)
+    return goes + [f"its name in {_count(jobs, 'job')} of {job_book(model)}"] * bool(jobs)
 
 
 def rollback(

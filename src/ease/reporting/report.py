@@ -23,7 +23,7 @@ from ease.reporting.figures.costs import PHASES
 from ease.reporting.series import BenchmarkKey, Series, by_benchmark, group
 from ease.reporting.tables import comparison, count_text, percent_text, seconds_text
 from ease.reporting.tabular import NOTHING
-from ease.storage.files import make_folder, write_atomic
+from ease.storage.files import write_all
 
 # The drawing's colours -> the page's, which change with the reader's theme.
 THEME = {
@@ -45,9 +45,8 @@ def write_report(records: Sequence[RunRecord], path: str | Path, title: str | No
     """Write the report of some records to `path` and return it."""
     target = Path(path)
     text = render_report(records, title)
-    make_folder(target.parent)
     # A class named after a folder whose name is not valid UTF-8 holds surrogates, which no page can show.
-    write_atomic(target, text.encode("utf-8", errors="replace"))
+    write_all(target.parent, {target.name: text.encode("utf-8", errors="replace")})
     return target
 
 

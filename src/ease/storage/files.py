@@ -111,6 +111,42 @@ def remove_empty(folders: Iterable[Path]) -> None:
             folder.rmdir()
 
 
+@contextlib.contextmanager
+def made_folder(folder: Path) -> Iterator[None]:
+    """Make a folder for what is written inside the `with`; if that fails, what was made and is empty goes again."""
+    made = make_folder(folder)
+    try:
+        yield
+    except BaseException:
+        remove_empty(made)
+        raise
+
+
+def write_all(folder: Path, contents: Mapping[str, bytes]) -> list[Path]:
+    """Write several files into a folder, which is made if need be; if one fails, the new ones go again.
+
+    Args:
+        folder: where to.
+        contents: name -> content.
+
+    Returns:
+        The paths, in the same order.
+    """
+    paths, new = [folder / name for name in contents], []
+    with made_folder(folder):
+        try:
+            for path, data in zip(paths, contents.values(), strict=True):
+                if not os.path.lexists(path):
+                    new.append(path)
+                write_atomic(path, data)
+        except BaseException:
+            for path in new:
+                with contextlib.suppress(OSError):
+                    path.unlink(missing_ok=True)
+            raise
+    return paths
+
+
 def sync_folder(folder: Path) -> None:
     """Make renames and removals in a folder survive a power cut."""
     fault("before-folder-fsync", folder)
@@ -230,6 +266,26 @@ def remove_abandoned(path: Path) -> None:
                 shutil.rmtree(left) if left.is_dir() else left.unlink()
             finally:
                 os.close(handle)
+
+
+@contextlib.contextmanager
+def temporary_folder(path: Path) -> Iterator[Path]:
+    """A new folder beside `path` for what is made for it inside the `with`; it may be renamed to `path`.
+
+    Afterwards it is gone, and with it the folders above that were made for it, if they are empty. The next one for
+    the same path removes that of a process that was killed.
+    """
+    remove_abandoned(path)
+    temporary = temporary_beside(path)
+    with explained("write", path), contextlib.ExitStack() as held:
+        made = make_folder(temporary)
+        held.callback(remove_empty, made)
+        held.callback(shutil.rmtree, temporary, ignore_errors=True)
+        if os.name == "posix":  # elsewhere a folder cannot be opened
+            handle = os.open(temporary, os.O_RDONLY)
+            held.callback(os.close, handle)
+            claim(handle)
+        yield temporary
 
 
 def _is_alive(process: int) -> bool:

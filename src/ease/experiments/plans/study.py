@@ -21,7 +21,7 @@ from ease.progress import Progress
 from ease.reporting.figures import accuracy_curves, save
 from ease.reporting.report import write_report
 from ease.reporting.tables import ComparisonTable, comparison
-from ease.storage.files import make_folder, write_atomic
+from ease.storage.files import made_folder, write_all
 
 _PLANS = files("ease.experiments.plans") / "studies"
 
@@ -114,11 +114,10 @@ def run_study(
 
 def write_comparison(records: Sequence[RunRecord], out: Path) -> tuple[ComparisonTable, list[Path]]:
     """Table (Markdown, CSV, LaTeX), plot and page of these records in a folder."""
-    make_folder(out)
     table = comparison(records)
-    written = [write_report(list(records), out / "report.html")]
-    written += save(accuracy_curves(records), out / "accuracy")
-    for suffix, text in (("md", table.markdown()), ("csv", table.csv()), ("tex", table.latex())):
-        written.append(out / f"table.{suffix}")
-        write_atomic(written[-1], text.encode())
+    texts = {"md": table.markdown(), "csv": table.csv(), "tex": table.latex()}
+    with made_folder(out):
+        written = [write_report(list(records), out / "report.html")]
+        written += save(accuracy_curves(records), out / "accuracy")
+        written += write_all(out, {f"table.{ending}": text.encode() for ending, text in texts.items()})
     return table, written

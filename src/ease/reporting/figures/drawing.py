@@ -23,7 +23,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.textpath import TextPath
 
 from ease.errors import unknown
-from ease.storage.files import make_folder, write_atomic
+from ease.storage.files import write_all
 
 # Okabe and Ito's colours, told apart with any colour vision; black is left to text, yellow fades on paper.
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
@@ -125,11 +125,7 @@ def save(fig: Figure, path_stem: str | Path, formats: Sequence[str] = ("svg", "p
         if name not in STAMPS:
             raise unknown("picture format", name, STAMPS)
     # Not with_suffix: a stem such as "alpha-0.1" has a dot of its own.
-    paths = [stem.with_name(f"{stem.name}.{name}") for name in formats]
-    for name, path in zip(formats, paths, strict=True):
-        make_folder(path.parent)
-        write_atomic(path, _render(fig, name))
-    return paths
+    return write_all(stem.parent, {f"{stem.name}.{name}": _render(fig, name) for name in formats})
 
 
 def spread_apart(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:

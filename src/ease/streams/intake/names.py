@@ -8,8 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import cache
 
-from ease.documents import cannot_be_shown
-from ease.errors import EaseError
+from ease.errors import EaseError, hidden_at
 
 MAX_NAME_LENGTH = 100
 """Characters of a class name."""
@@ -46,7 +45,7 @@ def class_name(name: object) -> str:
         raise EaseError(
             f"class name {quoted} has {len(normalized)} characters: choose one of at most {MAX_NAME_LENGTH}"
         )
-    if cannot_be_shown(normalized):
+    if hidden_at(normalized) or not any(unicodedata.category(char)[0] in "LNPS" for char in normalized):
         raise EaseError(f"class name {quoted} has characters that cannot be shown: choose another name")
     if "/" in normalized or "\\" in normalized or normalized in (".", ".."):
         raise EaseError(f"class name {quoted} is a path: choose a name without slashes")
