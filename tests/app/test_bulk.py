@@ -9,6 +9,7 @@ import os
 import random
 import re
 import signal
+import socket
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,8 +20,17 @@ import pytest
 from PIL import Image
 
 from ease import Classifier, Prediction
-from ease.app.bulk import Input, output, place_inputs, predict_stream, predict_to_file, predicting
+from ease.app.bulk import (
+    Input,
+    listed_inputs,
+    output,
+    place_inputs,
+    predict_stream,
+    predict_to_file,
+    predicting,
+)
 from ease.errors import EaseError
+from ease.streams.intake.sources.video import video_frames
 from tests.app.conftest import LIGHT, Digits, Outcome, refused, write_folder
 from tests.forked import Forked, ease_command
 from tests.streams.intake.test_shapes import arrow_table, picture, save_to_disk, write_coco, write_shard
@@ -336,9 +346,10 @@ def test_names_that_are_no_text_and_formulas_do_no_harm(
     assert shown[0]["file"] == "'=cmd().png"
 
 
-def test_frames_of_a_video_are_rows(ease: Ease, trained: Path, photos: Path, tmp_path: Path) -> None:
+def write_clip(path: Path) -> None:
+    """A video of ten frames."""
     av = pytest.importorskip("av")
-    with av.open(str(photos / "clip.mp4"), "w") as container:
+    with open(path, "wb") as file, av.open(file, "w", format="mp4") as container:
         stream = container.add_stream("mpeg4", rate=10)
         stream.width, stream.height = 64, 48
         for number in range(10):
@@ -347,6 +358,10 @@ def test_frames_of_a_video_are_rows(ease: Ease, trained: Path, photos: Path, tmp
                 container.mux(packet)
         for packet in stream.encode():
             container.mux(packet)
+
+
+def test_frames_of_a_video_are_rows(ease: Ease, trained: Path, photos: Path, tmp_path: Path) -> None:
+    write_clip(photos / "clip.mp4")
     (photos / "torn.mp4").write_bytes(b"nothing")
     out = tmp_path / "o.jsonl"
     assert ease("predict", photos / "clip.mp4", "--every", 4, "--model", trained, "--out", out).code == 0
@@ -355,6 +370,32 @@ def test_frames_of_a_video_are_rows(ease: Ease, trained: Path, photos: Path, tmp
     rows = json.loads(done.out)["predictions"]
     assert len(rows) == 21 + 2 + 1
     assert "video" in rows[-1]["error"]
+
+
+@pytest.mark.parametrize(
+    "text", ["ffconcat version 1.0\nfile other.mp4\n", "ffconcat version 1.0\nfile a.mp4\n"]
+)
+def test_a_video_opens_no_other_file(tmp_path: Path, text: str) -> None:
+    write_clip(tmp_path / "other.mp4")
+    (tmp_path / "a.mp4").write_text(text)
+    with pytest.raises(EaseError, match=r"a\.mp4' cannot be read \(it is no kind of video"):
+        list(video_frames(tmp_path / "a.mp4", 1))
+
+
+def test_the_path_of_a_video_is_no_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The library takes what stands before a colon for a protocol, also in `http:/` with one slash."""
+    monkeypatch.chdir(tmp_path)
+    write_clip(tmp_path / "trip: day 1.mp4")
+    assert [number for number, _ in video_frames(Path("trip: day 1.mp4"), 4)] == [0, 4, 8]
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.setblocking(False)
+        place = f"127.0.0.1:{server.getsockname()[1]}"
+        asked = [f"http:/{place}/x.mp4", f"cache:http:/{place}/x.mp4", "file:trip: day 1.mp4"]
+        rows = list(listed_inputs(io.BytesIO("\n".join(asked).encode()), every=3))
+        with pytest.raises(BlockingIOError):
+            server.accept()
+    assert [row.name for row in rows] == asked
+    assert all("is not there" in str(row.content) for row in rows)
 
 
 # -- continuing
