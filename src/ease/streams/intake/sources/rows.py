@@ -13,6 +13,14 @@ from typing import Any, BinaryIO
 from ease.documents import parse_json, reason_of
 from ease.errors import EaseError
 from ease.filesystem import explained, is_file, shown
+from ease.streams.intake.sources.columnar import (
+    ROWS_AT_ONCE,
+    UnfitError,
+    check_text_type,
+    parquet_batches,
+    pyarrow,
+    values_of,
+)
 
 TEXT_TABLES = {".csv": ",", ".tsv": "\t"}
 LINE_TABLES = frozenset({".jsonl", ".ndjson"})
@@ -23,8 +31,6 @@ MAX_ROWS = 50_000_000
 MAX_LINE = 2**20
 """Bytes of a line of text."""
 MAX_COLUMNS = 10_000
-ROWS_AT_ONCE = 1024
-"""Rows of a Parquet table that are in memory at a time."""
 
 
 @dataclass(frozen=True)
@@ -158,15 +164,22 @@ class Table:
 
     @contextmanager
     def _parquet(self) -> Iterator[Any]:
+        with self._explained(), pyarrow().parquet.ParquetFile(self.path) as file:
+            if len(file.schema_arrow.names) > MAX_COLUMNS or file.metadata.num_rows > MAX_ROWS:
+                raise UnfitError(f"it has more than {MAX_ROWS:,} rows or {MAX_COLUMNS:,} columns: divide it")
+            yield file
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Turns what goes wrong inside into an error that names the table."""
         try:
-            with pyarrow().parquet.ParquetFile(self.path) as file:
-                if len(file.schema_arrow.names) > MAX_COLUMNS or file.metadata.num_rows > MAX_ROWS:
-                    raise self.fault(
-                        f"it has more than {MAX_ROWS:,} rows or {MAX_COLUMNS:,} columns: divide it"
-                    )
-                yield file
+            yield
         except EaseError:
             raise
+        except UnfitError as error:
+            raise self.fault(str(error)) from error
+        except MemoryError as error:
+            raise self.fault("it needs more memory than there is: write it in smaller parts") from error
         except Exception as error:  # on damaged files pyarrow raises almost anything
             raise self.fault(
                 f"it is damaged or not Parquet ({reason_of(error, 'its content is damaged')}): write it again"
@@ -174,20 +187,15 @@ class Table:
 
     def _parquet_rows(self, wanted: tuple[str, ...] | None) -> Iterator[Row]:
         with self._parquet() as file:
-            names = [name for name in file.schema_arrow.names if wanted is None or name in wanted]
+            fields = [each for each in file.schema_arrow if wanted is None or each.name in wanted]
+        with self._explained():
+            for field in fields:
+                check_text_type(field.type, field.name)
             number = 0
-            for batch in file.iter_batches(ROWS_AT_ONCE, columns=names):
-                for values in batch.to_pylist():
+            names = [field.name for field in fields]
+            for batch in parquet_batches(self.path, names, ROWS_AT_ONCE):
+                there = batch.schema.names
+                columns = [values_of(batch.column(name), name) for name in there]
+                for cells in zip(*columns, strict=True):
                     number += 1
-                    yield Row(number, values)
-
-
-def pyarrow() -> Any:
-    """The package `pyarrow` with the modules that are used here, or an error that says how to install it."""
-    try:
-        import pyarrow
-        import pyarrow.ipc
-        import pyarrow.parquet
-    except ImportError as error:
-        raise EaseError("Parquet and Arrow need pyarrow: pip install 'ease-cil[data]'") from error
-    return pyarrow
+                    yield Row(number, dict(zip(there, cells, strict=True)))
