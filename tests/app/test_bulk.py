@@ -179,6 +179,22 @@ def test_a_list_of_paths_is_read_from_the_pipe(
     assert "No such file" in rows[-2]["error"]
 
 
+def test_a_list_may_begin_with_a_byte_order_mark_and_is_not_utf_16() -> None:
+    (row,) = listed_inputs(io.BytesIO("a.png\n".encode("utf-8-sig")))
+    assert row.name == "a.png"
+    with pytest.raises(EaseError, match="the list is text in UTF-16: save it as UTF-8"):
+        list(listed_inputs(io.BytesIO("a.png\n".encode("utf-16"))))
+
+
+def test_an_empty_list_is_said_to_be_empty(
+    ease: Ease, trained: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    piped(monkeypatch, b"")
+    done = ease("predict", "-", "--model", trained)
+    assert (done.code, done.out) == (0, "")
+    assert "note: the list is empty" in done.err
+
+
 def test_a_table_of_paths_is_read_with_its_own_names(
     ease: Ease, trained: Path, photos: Path, tmp_path: Path
 ) -> None:

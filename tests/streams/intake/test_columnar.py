@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 import sys
 from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,32 @@ def test_text_of_megabytes_is_refused(tmp_path: Path, kind: str) -> None:
     if kind == "paths":
         listed = in_little_memory(lambda: list(source_inputs(tmp_path / "t.parquet")), tmp_path / "listed")
         assert message in listed
+
+
+@pytest.mark.parametrize("kind", ["decimal", "time"])
+def test_only_the_columns_that_are_needed_are_converted(tmp_path: Path, kind: str) -> None:
+    """Some times are none for Python, and no label is one."""
+    for seed in range(3):
+        (tmp_path / f"{seed}.png").write_bytes(picture(seed))
+    odd = (
+        pa.array([2**62] * 3, pa.timestamp("us", "UTC"))
+        if kind == "time"
+        else pa.array([Decimal("1.50")] * 3)
+    )
+    table = pa.table({"path": [f"{i}.png" for i in range(3)], "y": odd, "label": ["a", "a", "b"]})
+    parquet.write_table(table, tmp_path / "t.parquet")
+    assert collect_images(tmp_path / "t.parquet").names == ("a", "b")
+    with pytest.raises(
+        EaseError, match=r"t\.parquet': column 'y' holds (timestamp|decimal).*: write it as text"
+    ):
+        collect_images(tmp_path / "t.parquet", columns=["path", "y"])
+
+
+def test_a_column_that_is_there_twice_is_refused(tmp_path: Path) -> None:
+    names = ["path", "label", "label"]
+    parquet.write_table(pa.table([["a.png"], ["a"], ["b"]], names=names), tmp_path / "t.parquet")
+    with pytest.raises(EaseError, match=r"t\.parquet': the column 'label' is there twice"):
+        collect_images(tmp_path / "t.parquet")
 
 
 def padded(count: int) -> Any:

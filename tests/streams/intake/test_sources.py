@@ -84,6 +84,13 @@ def test_broken_exif_is_no_reason_to_refuse_a_picture() -> None:
     assert middle(content)[0] > 240
 
 
+def test_a_damaged_tiff_is_called_damaged() -> None:
+    noise = np.random.default_rng(0).integers(0, 256, (64, 64), dtype=np.uint8)
+    content = encoded(Image.fromarray(noise), "TIFF", compression="tiff_lzw")
+    with pytest.raises(EaseError, match=r"'x' cannot be read \(its content is damaged\)"):
+        decode(content[:600] + bytes(1500) + content[2100:], "x")
+
+
 def test_transparent_parts_are_white() -> None:
     half_red = Image.new("RGBA", (4, 4), (255, 0, 0, 128))
     assert middle(encoded(half_red, "PNG")) == [255, 127, 127]

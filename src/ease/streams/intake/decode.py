@@ -42,8 +42,8 @@ def decode(content: bytes, name: str, limits: ImageLimits = LIMITS) -> Tensor:
     """Decode the bytes of an image file.
 
     The image is turned upright as its EXIF data says, transparency is blended with white, and of an animation the
-    first frame is taken. The one transparent colour that a PNG of 16 bits per colour can name is kept as it is, since
-    Pillow reads its upper halves only. A JPEG with more than `LARGE_IMAGE_PIXELS` pixels is decoded at a fraction of its size.
+    first frame is taken. A JPEG with more than `LARGE_IMAGE_PIXELS` pixels is decoded at a fraction of its size. The
+    transparent colour that a PNG of 3 x 16 bits can name is kept as it is: Pillow reads the upper bytes only.
 
     Args:
         content: The bytes of a file in one of the formats of `ease.streams.intake.formats`.
@@ -360,6 +360,8 @@ def _to_eight_bits(image: Image.Image) -> Callable[[npt.NDArray[Any]], npt.NDArr
 
 def _unreadable(name: str, error: BaseException) -> EaseError:
     reason = reason_of(error, "its content is damaged")
+    if reason.startswith("decoder error"):  # Pillow has numbers for some of them
+        reason = "its content is damaged"
     if isinstance(error, Image.UnidentifiedImageError):
         reason = "no image format recognised"
     return EaseError(f"image '{name}' cannot be read ({reason}): repair or remove it")

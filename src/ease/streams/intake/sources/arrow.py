@@ -33,7 +33,7 @@ from ease.streams.intake.sources.columnar import (
     values_of,
 )
 from ease.streams.intake.sources.rows import MAX_ROWS
-from ease.streams.intake.sources.table import LABEL_COLUMNS, label_text
+from ease.streams.intake.sources.table import LABEL_COLUMNS, check_different, label_text
 from ease.streams.intake.stored import StoredImage
 
 HUB = "hf:"
@@ -304,6 +304,11 @@ def _columns(path: Path, schema: Any, given: Sequence[str] | None) -> tuple[str,
     for name, what in ((image, "images"), (label, "labels")):
         if name not in schema.names:
             raise _no_column(path, schema, what, "--columns IMAGE,LABEL")
+        if schema.names.count(name) > 1:
+            raise EaseError(
+                f"'{shown(path)}': the column '{display_name(str(name))}' is there twice: rename one"
+            )
+    check_different((str(image), str(label)))
     feature = features.get(str(label))
     names = feature.get("names") if isinstance(feature, dict) else None
     return str(image), str(label), [str(name) for name in names] if isinstance(names, list) else []

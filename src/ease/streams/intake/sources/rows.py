@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Any, BinaryIO
 from ease.documents import parse_json, reason_of
 from ease.errors import EaseError
 from ease.filesystem import explained, is_file, shown
+from ease.streams.intake.names import display_name
 from ease.streams.intake.sources.columnar import (
     ROWS_AT_ONCE,
     UnfitError,
@@ -31,6 +32,7 @@ MAX_ROWS = 50_000_000
 MAX_LINE = 2**20
 """Bytes of a line of text."""
 MAX_COLUMNS = 10_000
+_PIECE = 2**16
 
 
 @dataclass(frozen=True)
@@ -110,15 +112,35 @@ class Table:
             yield self._decoded(file) if os.fstat(file.fileno()).st_size else iter(())
 
     def _decoded(self, file: BinaryIO) -> Iterator[str]:
-        number = 0
-        while line := file.readline(MAX_LINE):
-            number += 1
-            if len(line) == MAX_LINE:
-                raise self.fault(f"the line has more than {MAX_LINE:,} bytes: is it the right file?", number)
+        for number, line in enumerate(self._split(file), start=1):
             try:
                 yield line.decode("utf-8-sig" if number == 1 else "utf-8")
             except UnicodeDecodeError as error:
                 raise self.fault("it is not UTF-8 text: save it as such", number) from error
+
+    def _split(self, file: BinaryIO) -> Iterator[bytes]:
+        """Lines with their ends, which may be those of Windows or of old Macs."""
+        number, rest = 0, b""
+        while piece := file.read(_PIECE):
+            # The last one may not be whole, and of a line end of two bytes the second may be missing.
+            *whole, rest = (rest + piece).splitlines(keepends=True)
+            for line in whole:
+                number += 1
+                self._check_length(line, number)
+                yield line
+            self._check_length(rest, number + 1)
+        if rest:
+            yield rest
+
+    def _check_length(self, line: bytes, number: int) -> None:
+        if len(line) >= MAX_LINE:
+            raise self.fault(f"the line has more than {MAX_LINE:,} bytes: is it the right file?", number)
+
+    def _once(self, names: Sequence[str], wanted: tuple[str, ...] | None) -> None:
+        """Refuse a column that is there twice: nobody knows which of them is meant."""
+        for name in names if wanted is None else wanted:
+            if name and names.count(name) > 1:
+                raise self.fault(f"the column '{display_name(name)}' is there twice: remove or rename one")
 
     def _heads(self, reader: Any) -> tuple[str, ...]:
         try:
@@ -133,6 +155,7 @@ class Table:
         with self._lines() as lines:
             reader = csv.reader(lines, delimiter=TEXT_TABLES[self.kind], strict=True)
             heads = self._heads(reader)
+            self._once(heads, wanted)
             while True:
                 try:
                     cells = next(reader)
@@ -155,7 +178,7 @@ class Table:
             for number, line in enumerate(lines, start=1):
                 if not line.strip():
                     continue
-                values = parse_json(line, f"table '{shown(self.path)}', row {number}", "repair it")
+                values = parse_json(line, f"table '{shown(self.path)}', row {number}", "repair it", once=True)
                 if not isinstance(values, dict):
                     raise self.fault("it is not an object: write one {...} per line", number)
                 yield Row(number, {k: v for k, v in values.items() if wanted is None or k in wanted})
@@ -188,6 +211,7 @@ class Table:
     def _parquet_rows(self, wanted: tuple[str, ...] | None) -> Iterator[Row]:
         with self._parquet() as file:
             fields = [each for each in file.schema_arrow if wanted is None or each.name in wanted]
+            self._once(file.schema_arrow.names, wanted)
         with self._explained():
             for field in fields:
                 check_text_type(field.type, field.name)
