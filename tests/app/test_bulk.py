@@ -10,6 +10,7 @@ import random
 import re
 import signal
 import socket
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -32,7 +33,7 @@ from ease.app.bulk import (
 from ease.errors import EaseError
 from ease.streams.intake.sources.video import video_frames
 from tests.app.conftest import LIGHT, Digits, Outcome, refused, write_folder
-from tests.forked import Forked, ease_command
+from tests.forked import Forked, ease_command, in_little_memory
 from tests.streams.intake.test_shapes import arrow_table, picture, save_to_disk, write_coco, write_shard
 
 Ease = Callable[..., Outcome]
@@ -511,6 +512,18 @@ def np_png(seed: int) -> bytes:
     pixels = np.random.default_rng(seed).integers(0, 256, (8, 8, 3), dtype=np.uint8)
     Image.fromarray(pixels).save(buffer, "PNG")
     return buffer.getvalue()
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="memory is counted as Linux does")
+def test_what_cannot_be_decoded_is_not_kept(trained: Path, tmp_path: Path) -> None:
+    with open(tmp_path / "zeros.png", "wb") as file:
+        file.truncate(16 * 2**20)
+    classifier = Classifier.open(trained)
+    inputs = [Input(str(at), tmp_path / "zeros.png") for at in range(64)]
+    line = in_little_memory(
+        lambda: sum(row.error is not None for row in predict_stream(classifier, inputs)), tmp_path / "out"
+    )
+    assert line == "64"
 
 
 def test_a_stream_holds_one_batch_of_inputs_at_a_time(trained: Path) -> None:

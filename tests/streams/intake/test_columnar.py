@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import resource
 import sys
-from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -15,7 +13,7 @@ from ease.app.bulk import source_inputs
 from ease.errors import EaseError
 from ease.streams.intake import collect_images
 from ease.streams.intake.checks import check_images
-from tests.forked import Forked
+from tests.forked import in_little_memory
 from tests.streams.intake.test_shapes import picture
 
 pa = pytest.importorskip("pyarrow")
@@ -30,25 +28,6 @@ pytestmark = pytest.mark.skipif(
 def repeated(value: Any, count: int) -> Any:
     """An array that holds a value once and stands for it many times."""
     return pa.DictionaryArray.from_arrays(pa.array([0] * count, pa.int32()), pa.array([value]))
-
-
-def in_little_memory(work: Callable[[], object], out: Path) -> str:
-    """What work prints, or the error it ends with. It may take 400 MiB; at 4 GiB the system stops it."""
-
-    def measured() -> None:
-        own = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-        resource.setrlimit(resource.RLIMIT_AS, (own + 4096 * MIB, own + 4096 * MIB))
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        try:
-            print(work())
-        except EaseError as error:
-            print(error)
-        taken = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024
-        assert taken < 400, f"it took {taken} MiB"
-
-    assert Forked(measured, out).wait() == 0, out.read_text()[-2000:]
-    (line,) = out.read_text().splitlines()
-    return line
 
 
 def long_label(path: Path) -> None:

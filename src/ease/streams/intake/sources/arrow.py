@@ -7,6 +7,7 @@ They are read with pyarrow alone: no program of a dataset is ever run.
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -43,6 +44,10 @@ _INFO = "dataset_info.json"
 _SPLITS = "dataset_dict.json"
 
 
+_one_at_a_time = threading.Lock()
+"""Threads that need the same part of a file would each unpack it."""
+
+
 @dataclass(frozen=True)
 class ArrowCell(StoredImage):
     """An image in a cell of an Arrow or Parquet file.
@@ -62,7 +67,8 @@ class ArrowCell(StoredImage):
     def read(self, name: str) -> bytes:
         """See `StoredImage`."""
         try:
-            cell = _images(self.path, self.batch, self.column)[self.row]
+            with _one_at_a_time:
+                cell = _images(self.path, self.batch, self.column)[self.row]
             cell = getattr(cell, "value", cell)  # of one that repeats, the number of its value is stored
             if hasattr(cell, "as_buffer") and cell.is_valid:
                 LIMITS.check_bytes(cell.as_buffer().size, name)
