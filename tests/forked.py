@@ -10,6 +10,8 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
+from ease.errors import EaseError
+
 
 class Forked:
     """A child that does some work, and then ends with exit code 0, or that of a `SystemExit`, or 1 for an error.
@@ -84,3 +86,24 @@ def ease_command(*words: object) -> Callable[[], None]:
         main()
 
     return work
+
+
+def in_little_memory(work: Callable[[], object], out: Path) -> str:
+    """What work prints, or the error it ends with. It may take 400 MiB; at 4 GiB the system stops it."""
+
+    def measured() -> None:
+        import resource  # other systems have none
+
+        own = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (own + 4096 * 2**20, own + 4096 * 2**20))
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        try:
+            print(work())
+        except EaseError as error:
+            print(error)
+        taken = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024
+        assert taken < 400, f"it took {taken} MiB"
+
+    assert Forked(measured, out).wait() == 0, out.read_text()[-2000:]
+    (line,) = out.read_text().splitlines()
+    return line

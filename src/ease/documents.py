@@ -146,6 +146,8 @@ def reason_of(error: BaseException, otherwise: str = "a value is of the wrong ki
     text = " ".join((getattr(error, "strerror", None) or str(error)).split())[:120]
     if isinstance(error, KeyError):
         return f"{text} is missing"
+    if "integer string conversion" in text:
+        return "it has a number of thousands of digits"
     wrong_kind = isinstance(error, TypeError | AttributeError)
     return otherwise if wrong_kind or not text or _ABOUT_PYTHON.search(text) else text
 
@@ -199,14 +201,30 @@ def parse_yaml(text: str, where: str, advice: str = "check it") -> Any:
     return value
 
 
-def parse_json(data: bytes | str, where: str, advice: str = "check it") -> Any:
-    """The value that a JSON text stands for; arguments as for `parse_yaml`. NaN and Infinity are not JSON."""
+def parse_json(data: bytes | str, where: str, advice: str = "check it", *, once: bool = False) -> Any:
+    """The value that a JSON text stands for; arguments as for `parse_yaml`. NaN and Infinity are not JSON.
+
+    Args:
+        data: from anywhere.
+        where: what the error calls it.
+        advice: what the error says should be done.
+        once: whether a key that is there twice is an error; the first value would be dropped in silence.
+    """
     try:
         text = data if isinstance(data, str) else data.decode("utf-8-sig")
-        value = json.loads(text, parse_constant=_refuse_constant)
+        hook = _refuse_repeated if once else None
+        value = json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=hook)
         check_depth(value)
     except (ValueError, RecursionError) as error:
         raise EaseError(f"{where} is not valid JSON ({_reason(error)}): {advice}") from error
+    return value
+
+
+def _refuse_repeated(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) < len(pairs):
+        keys = [key for key, _ in pairs]
+        raise ValueError(f"the key {shortened(next(k for k in keys if keys.count(k) > 1))} is there twice")
     return value
 
 

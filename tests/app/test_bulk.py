@@ -9,6 +9,8 @@ import os
 import random
 import re
 import signal
+import socket
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,10 +21,19 @@ import pytest
 from PIL import Image
 
 from ease import Classifier, Prediction
-from ease.app.bulk import Input, output, place_inputs, predict_stream, predict_to_file, predicting
+from ease.app.bulk import (
+    Input,
+    listed_inputs,
+    output,
+    place_inputs,
+    predict_stream,
+    predict_to_file,
+    predicting,
+)
 from ease.errors import EaseError
+from ease.streams.intake.sources.video import video_frames
 from tests.app.conftest import LIGHT, Digits, Outcome, refused, write_folder
-from tests.forked import Forked, ease_command
+from tests.forked import Forked, ease_command, in_little_memory
 from tests.streams.intake.test_shapes import arrow_table, picture, save_to_disk, write_coco, write_shard
 
 Ease = Callable[..., Outcome]
@@ -167,6 +178,22 @@ def test_a_list_of_paths_is_read_from_the_pipe(
     rows = read(tmp_path / "o.jsonl")
     assert [row["file"] for row in rows] == given
     assert "No such file" in rows[-2]["error"]
+
+
+def test_a_list_may_begin_with_a_byte_order_mark_and_is_not_utf_16() -> None:
+    (row,) = listed_inputs(io.BytesIO("a.png\n".encode("utf-8-sig")))
+    assert row.name == "a.png"
+    with pytest.raises(EaseError, match="the list is text in UTF-16: save it as UTF-8"):
+        list(listed_inputs(io.BytesIO("a.png\n".encode("utf-16"))))
+
+
+def test_an_empty_list_is_said_to_be_empty(
+    ease: Ease, trained: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    piped(monkeypatch, b"")
+    done = ease("predict", "-", "--model", trained)
+    assert (done.code, done.out) == (0, "")
+    assert "note: the list is empty" in done.err
 
 
 def test_a_table_of_paths_is_read_with_its_own_names(
@@ -340,9 +367,10 @@ def test_names_that_are_no_text_and_formulas_do_no_harm(
     assert shown[0]["file"] == "'=cmd().png"
 
 
-def test_frames_of_a_video_are_rows(ease: Ease, trained: Path, photos: Path, tmp_path: Path) -> None:
+def write_clip(path: Path) -> None:
+    """A video of ten frames."""
     av = pytest.importorskip("av")
-    with av.open(str(photos / "clip.mp4"), "w") as container:
+    with open(path, "wb") as file, av.open(file, "w", format="mp4") as container:
         stream = container.add_stream("mpeg4", rate=10)
         stream.width, stream.height = 64, 48
         for number in range(10):
@@ -351,6 +379,10 @@ def test_frames_of_a_video_are_rows(ease: Ease, trained: Path, photos: Path, tmp
                 container.mux(packet)
         for packet in stream.encode():
             container.mux(packet)
+
+
+def test_frames_of_a_video_are_rows(ease: Ease, trained: Path, photos: Path, tmp_path: Path) -> None:
+    write_clip(photos / "clip.mp4")
     (photos / "torn.mp4").write_bytes(b"nothing")
     out = tmp_path / "o.jsonl"
     assert ease("predict", photos / "clip.mp4", "--every", 4, "--model", trained, "--out", out).code == 0
@@ -359,6 +391,32 @@ def test_frames_of_a_video_are_rows(ease: Ease, trained: Path, photos: Path, tmp
     rows = json.loads(done.out)["predictions"]
     assert len(rows) == 21 + 2 + 1
     assert "video" in rows[-1]["error"]
+
+
+@pytest.mark.parametrize(
+    "text", ["ffconcat version 1.0\nfile other.mp4\n", "ffconcat version 1.0\nfile a.mp4\n"]
+)
+def test_a_video_opens_no_other_file(tmp_path: Path, text: str) -> None:
+    write_clip(tmp_path / "other.mp4")
+    (tmp_path / "a.mp4").write_text(text)
+    with pytest.raises(EaseError, match=r"a\.mp4' cannot be read \(it is no kind of video"):
+        list(video_frames(tmp_path / "a.mp4", 1))
+
+
+def test_the_path_of_a_video_is_no_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The library takes what stands before a colon for a protocol, also in `http:/` with one slash."""
+    monkeypatch.chdir(tmp_path)
+    write_clip(tmp_path / "trip: day 1.mp4")
+    assert [number for number, _ in video_frames(Path("trip: day 1.mp4"), 4)] == [0, 4, 8]
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.setblocking(False)
+        place = f"127.0.0.1:{server.getsockname()[1]}"
+        asked = [f"http:/{place}/x.mp4", f"cache:http:/{place}/x.mp4", "file:trip: day 1.mp4"]
+        rows = list(listed_inputs(io.BytesIO("\n".join(asked).encode()), every=3))
+        with pytest.raises(BlockingIOError):
+            server.accept()
+    assert [row.name for row in rows] == asked
+    assert all("is not there" in str(row.content) for row in rows)
 
 
 # -- continuing
@@ -458,6 +516,18 @@ def np_png(seed: int) -> bytes:
     pixels = np.random.default_rng(seed).integers(0, 256, (8, 8, 3), dtype=np.uint8)
     Image.fromarray(pixels).save(buffer, "PNG")
     return buffer.getvalue()
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="memory is counted as Linux does")
+def test_what_cannot_be_decoded_is_not_kept(trained: Path, tmp_path: Path) -> None:
+    with open(tmp_path / "zeros.png", "wb") as file:
+        file.truncate(16 * 2**20)
+    classifier = Classifier.open(trained)
+    inputs = [Input(str(at), tmp_path / "zeros.png") for at in range(64)]
+    line = in_little_memory(
+        lambda: sum(row.error is not None for row in predict_stream(classifier, inputs)), tmp_path / "out"
+    )
+    assert line == "64"
 
 
 def test_a_stream_holds_one_batch_of_inputs_at_a_time(trained: Path) -> None:

@@ -353,6 +353,8 @@ def _show(classifier: Classifier, predictions: Iterator[Prediction], show: Print
 
 
 def _end(errors: int, rows: int, first: str) -> None:
+    if not rows:
+        echo("note: the list is empty: there was no image to look at", err=True)
     if errors:
         some = f" ({first})" if first else ""
         echo(f"{errors:,} of {rows:,} images could not be used{some}", err=True)

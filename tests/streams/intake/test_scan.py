@@ -42,6 +42,16 @@ def test_a_linked_folder_counts_twice_where_it_is_linked_twice(mine: Path) -> No
     assert any("5 images are in both 'also-cat' and 'cat'" in note for note in found.notes)
 
 
+def test_a_model_among_the_photos_it_learned_from_is_no_class(mine: Path) -> None:
+    (mine / "model" / "manifests").mkdir(parents=True)
+    (mine / "model" / "manifest.json").write_text("{}")
+    put_classes(mine / "model.inbox", {"photos": 2}, start=70)
+    (mine / "model.jobs").mkdir()
+    found = collect_images(mine)
+    assert found.names == ("cat",)
+    assert any("left out 3 files (model, model.inbox, model.jobs)" in note for note in found.notes)
+
+
 @pytest.mark.parametrize("target", [".", "..", "../.."])
 def test_a_cycle_is_named_and_not_walked(mine: Path, target: str) -> None:
     (mine / "cat" / "deep").mkdir()

@@ -87,6 +87,10 @@ def write_bom(path: Path, content: Rows) -> Path:
     return write_csv(path, content, encoding="utf-8-sig", quoting=csv.QUOTE_ALL, lineterminator="\r\n")
 
 
+def write_mac(path: Path, content: Rows) -> Path:
+    return write_csv(path, content, lineterminator="\r")
+
+
 def write_jsonl(path: Path, content: Rows) -> Path:
     path.write_text("\n".join(json.dumps({"label": c, "more": [1], "image": p}) for p, c in content) + "\n\n")
     return path
@@ -117,6 +121,7 @@ def write_coco(path: Path, content: Rows) -> Path:
 TABLES: dict[str, tuple[str, Callable[[Path, Rows], Path]]] = {
     "csv": ("labels.csv", write_csv),
     "csv with a byte order mark and quotes": ("labels.csv", write_bom),
+    "csv with line ends of old Macs": ("labels.csv", write_mac),
     "tsv": ("labels.tsv", write_tsv),
     "jsonl": ("labels.jsonl", write_jsonl),
     "parquet": ("labels.parquet", write_parquet),
@@ -186,6 +191,14 @@ def test_columns_are_named_where_they_are_not_recognised(photos: Path) -> None:
     assert contents(collect_images(table, columns=("where", "species"))) == expected()
 
 
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_one_column_cannot_be_paths_and_labels(photos: Path, kind: str) -> None:
+    name, write = TABLES[kind]
+    table, head = write(photos / name, rows()), "path" if kind == "csv" else "filename"
+    with pytest.raises(EaseError, match=r"--columns names '.*' twice"):
+        collect_images(table, columns=[head, head])
+
+
 def test_labels_are_class_names(photos: Path) -> None:
     pytest.importorskip("pyarrow")
     whole = write_parquet(photos / "a.parquet", [(p, 3.0 if c == "cat" else 4.0) for p, c in rows()])
@@ -217,6 +230,10 @@ def test_labels_are_class_names(photos: Path) -> None:
             b'{"images": [], "annotations": [{"image_id": 1, "category_id": 2}], "categories": []}',
             "category 2",
         ),
+        ("a.csv", b"path,label,label\na,b,c\n", "column 'label' is there twice"),
+        ("a.jsonl", b'{"path": "a", "label": "b", "label": "c"}\n', "the key 'label' is there twice"),
+        ("a.jsonl", b'{"path": "a", "label": ' + b"1" * 5000 + b"}", "a number of thousands of digits"),
+        ("a.jsonl", b'{"path": "\\ud800.png", "label": "b"}', "row 1.*a character that no path can have"),
         ("a.parquet", b"PAR1 nothing PAR1", "damaged or not Parquet|damaged"),
         ("a.txt", b"a b", "has no class folder|is a file|ending"),
     ],

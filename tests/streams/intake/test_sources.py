@@ -84,6 +84,13 @@ def test_broken_exif_is_no_reason_to_refuse_a_picture() -> None:
     assert middle(content)[0] > 240
 
 
+def test_a_damaged_tiff_is_called_damaged() -> None:
+    noise = np.random.default_rng(0).integers(0, 256, (64, 64), dtype=np.uint8)
+    content = encoded(Image.fromarray(noise), "TIFF", compression="tiff_lzw")
+    with pytest.raises(EaseError, match=r"'x' cannot be read \(its content is damaged\)"):
+        decode(content[:600] + bytes(1500) + content[2100:], "x")
+
+
 def test_transparent_parts_are_white() -> None:
     half_red = Image.new("RGBA", (4, 4), (255, 0, 0, 128))
     assert middle(encoded(half_red, "PNG")) == [255, 127, 127]
@@ -97,6 +104,18 @@ def test_transparent_parts_are_white() -> None:
     assert middle(png(1, 1, 8, 2, b"\0\x07\x08\x09", key)) == [255, 255, 255]
     assert middle(png(1, 1, 8, 2, b"\0\x07\x08\x0a", key)) == [7, 8, 10]
     assert middle(png(1, 1, 16, 2, b"\0" + bytes([7, 0, 8, 0, 10, 0]), key)) == [7, 8, 10]
+    grey = png_chunk(b"tRNS", struct.pack(">H", 1000))
+    assert middle(png(1, 1, 16, 0, b"\0" + struct.pack(">H", 1000), grey)) == [255, 255, 255]
+    assert middle(png(1, 1, 16, 0, b"\0" + struct.pack(">H", 1001), grey)) == [3, 3, 3]
+
+
+def test_a_deep_tiff_may_count_from_white() -> None:
+    """Pillow inverts such a picture if it has 8 bits only."""
+    content = encoded(Image.fromarray(np.full((4, 4), 0x1234, np.uint16)), "TIFF")
+    entry = struct.pack("<HHIH", 262, 3, 1, 1)
+    assert content.count(entry) == 1
+    assert middle(content) == [0x12] * 3
+    assert middle(content.replace(entry, struct.pack("<HHIH", 262, 3, 1, 0))) == [0xFF - 0x12] * 3
 
 
 def test_print_colours_grey_and_black_and_white_become_rgb() -> None:

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 from ease.app.prediction import Prediction
 from ease.errors import unknown
 from ease.reporting.tabular import csv_text
-from ease.streams.intake.sources.rows import pyarrow
+from ease.streams.intake.sources.columnar import pyarrow
 
 ROW_GROUP = 50_000
 """Rows of a Parquet file that belong together."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import glob
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -220,7 +221,11 @@ def _image(name: str, image: ImageContent | EaseError, every: int | None) -> Ite
 def _separated(file: BinaryIO, end: bytes) -> Iterator[str]:
     """The non-empty texts between two ends, read piece by piece."""
     rest = b""
-    while piece := file.read(_PIECE):
+    for number, piece in enumerate(iter(lambda: file.read(_PIECE), b"")):
+        if number == 0:
+            if piece.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+                raise EaseError("the list is text in UTF-16: save it as UTF-8")
+            piece = piece.removeprefix(codecs.BOM_UTF8)
         *whole, rest = (rest + piece).split(end)
         yield from (_text(each) for each in whole if each.strip())
         if len(rest) > 16 * MAX_PATH:

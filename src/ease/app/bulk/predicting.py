@@ -129,7 +129,7 @@ def _pixels(classifier: Classifier, each: Input) -> Tensor | EaseError:
         with _one_large_image if _is_large(content, each.name) else nullcontext():
             return classifier.pixels([load_content(content, each.name)])
     except EaseError as error:
-        return error
+        return EaseError(str(error))  # the one that was raised keeps the bytes of the image in memory
 
 
 def _is_large(content: object, name: str) -> bool:

@@ -34,13 +34,16 @@ LARGE_IMAGE_PIXELS = 2**24
 _BAND_PIXELS = 2**20
 """Pixels that are converted at a time, so that a large image is not held in memory several times."""
 _ORIENTATION = 0x0112
+_PHOTOMETRIC = 0x0106
+_WHITE_IS_ZERO = "white is zero"
 
 
 def decode(content: bytes, name: str, limits: ImageLimits = LIMITS) -> Tensor:
     """Decode the bytes of an image file.
 
     The image is turned upright as its EXIF data says, transparency is blended with white, and of an animation the
-    first frame is taken. A JPEG with more than `LARGE_IMAGE_PIXELS` pixels is decoded at a fraction of its size.
+    first frame is taken. A JPEG with more than `LARGE_IMAGE_PIXELS` pixels is decoded at a fraction of its size. The
+    transparent colour that a PNG of 3 x 16 bits can name is kept as it is: Pillow reads the upper bytes only.
 
     Args:
         content: The bytes of a file in one of the formats of `ease.streams.intake.formats`.
@@ -294,6 +297,8 @@ _MARKER = re.compile(rb"\xff[\xc0-\xcf\xd9-\xfe]")
 
 def _upright(image: Image.Image) -> Image.Image:
     """Turn an image as its EXIF data says. Broken EXIF data is ignored."""
+    if image.mode.startswith("I;16") and getattr(image, "tag_v2", {}).get(_PHOTOMETRIC) == 0:
+        image.info[_WHITE_IS_ZERO] = True  # Pillow inverts 8 bits only, and a turned image has no tags
     try:
         # `exif_transpose` would copy an image that needs no turning.
         turned = image.getexif().get(_ORIENTATION, 1) != 1
@@ -318,7 +323,11 @@ def _bands(image: Image.Image) -> Iterator[npt.NDArray[np.uint8]]:
     to_eight_bits = _to_eight_bits(image) if deep else None
     for band in _rows(image):
         if to_eight_bits is not None:
-            band = Image.fromarray(to_eight_bits(np.asarray(band)))
+            values = np.asarray(band)
+            grey = to_eight_bits(values)
+            if isinstance(clear := image.info.get("transparency"), int):
+                grey[values == clear] = 255
+            band = Image.fromarray(255 - grey if _WHITE_IS_ZERO in image.info else grey)
         yield np.asarray(_rgb(band), dtype=np.uint8)
 
 
@@ -351,6 +360,8 @@ def _to_eight_bits(image: Image.Image) -> Callable[[npt.NDArray[Any]], npt.NDArr
 
 def _unreadable(name: str, error: BaseException) -> EaseError:
     reason = reason_of(error, "its content is damaged")
+    if reason.startswith("decoder error"):  # Pillow has numbers for some of them
+        reason = "its content is damaged"
     if isinstance(error, Image.UnidentifiedImageError):
         reason = "no image format recognised"
     return EaseError(f"image '{name}' cannot be read ({reason}): repair or remove it")

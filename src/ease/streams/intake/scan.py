@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from ease.errors import EaseError, showable
-from ease.filesystem import explain, explained, is_folder, resolved, shown, what_is
+from ease.filesystem import explain, explained, is_file, is_folder, resolved, shown, what_is
 from ease.streams.intake.formats import IMAGE_EXTENSIONS, UNSUPPORTED_EXTENSIONS, unsupported_format
 from ease.streams.intake.names import is_system_file, list_files
 
@@ -200,6 +200,8 @@ class _Search:
                 self._scan.refuse_or_skip(path, _dangling(path))
             elif _folder_id(path) in above:
                 self._scan.refuse_or_skip(path, _cycle(path))
+            elif _is_of_model(path):
+                self._scan.other_files.append(self._scan.relative_name(path))
             else:
                 classes[entry.name] = self._images(path, above)
         return classes
@@ -309,6 +311,12 @@ def _kind(entry: os.DirEntry[str]) -> Literal["file", "folder", "dangling"]:
             return "dangling"
         raise explain("follow the link", entry.path, error) from error
     return "folder" if entry.is_dir() else "file"
+
+
+def _is_of_model(folder: Path) -> bool:
+    """Whether a folder is a model directory, or the photos or jobs kept beside one: people learn where they are."""
+    model = folder.with_suffix("") if folder.suffix in (".inbox", ".jobs") else folder
+    return is_file(model / "manifest.json") and is_folder(model / "manifests")
 
 
 def _cycle(folder: Path) -> str:

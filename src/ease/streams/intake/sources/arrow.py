@@ -7,21 +7,34 @@ They are read with pyarrow alone: no program of a dataset is ever run.
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from ease.documents import parse_json, reason_of
 from ease.errors import EaseError
-from ease.filesystem import explained, is_file, is_folder, read_bytes, shown
+from ease.filesystem import is_file, is_folder, read_bytes, shown
 from ease.streams.intake.limits import LIMITS, MB
 from ease.streams.intake.names import display_name
 from ease.streams.intake.scan import Unreadable
 from ease.streams.intake.sources.candidates import Candidates, Gathered
-from ease.streams.intake.sources.rows import MAX_ROWS, pyarrow
-from ease.streams.intake.sources.table import LABEL_COLUMNS, label_text
+from ease.streams.intake.sources.columnar import (
+    ROWS_AT_ONCE,
+    ArrowStream,
+    UnfitError,
+    check_text_type,
+    image_bytes,
+    parquet_batches,
+    parquet_images,
+    pyarrow,
+    values_of,
+)
+from ease.streams.intake.sources.rows import MAX_ROWS
+from ease.streams.intake.sources.table import LABEL_COLUMNS, check_different, label_text
 from ease.streams.intake.stored import StoredImage
 
 HUB = "hf:"
@@ -29,6 +42,10 @@ HUB = "hf:"
 _PARTS = 100_000
 _INFO = "dataset_info.json"
 _SPLITS = "dataset_dict.json"
+
+
+_one_at_a_time = threading.Lock()
+"""Threads that need the same part of a file would each unpack it."""
 
 
 @dataclass(frozen=True)
@@ -50,15 +67,18 @@ class ArrowCell(StoredImage):
     def read(self, name: str) -> bytes:
         """See `StoredImage`."""
         try:
-            cell = _batch(self.path, self.batch, self.column)[self.row].as_py()
+            with _one_at_a_time:
+                cell = _images(self.path, self.batch, self.column)[self.row]
+            cell = getattr(cell, "value", cell)  # of one that repeats, the number of its value is stored
+            if hasattr(cell, "as_buffer") and cell.is_valid:
+                LIMITS.check_bytes(cell.as_buffer().size, name)
+            content = cell.as_py() if cell is not None else None
         except EaseError:
             raise
         except Exception as error:
             raise _damaged(self.path, error) from error
-        content = cell.get("bytes") if isinstance(cell, dict) else cell
         if not isinstance(content, bytes):
             raise EaseError(f"image '{name}' has no bytes in it: save the dataset with its images")
-        LIMITS.check_bytes(len(content), name)
         return content
 
 
@@ -118,8 +138,10 @@ def arrow_images(files: Sequence[Path], column: str | None = None) -> Iterator[t
             image = column or _image_column(schema, _features(schema))
             if image is None or image not in schema.names:
                 raise _no_column(path, schema, "images", "--column IMAGE")
-            for batch, values in _values(path, image):
-                for row in range(len(values)):
+            for batch, rows in _sizes(path):
+                for row in range(rows):
+                    if count >= MAX_ROWS:
+                        raise _too_many_rows(path)
                     yield f"{path.name}[{count}]", ArrowCell(path, batch, row, image)
                     count += 1
         except EaseError:
@@ -143,11 +165,12 @@ def from_arrow_files(
         try:
             schema = _schema(path)
             image, label, names = _columns(path, schema, columns)
+            check_text_type(schema.field(label).type, label)
             for batch, values in _values(path, label):
-                for row, value in enumerate(values.to_pylist()):
+                for row, value in enumerate(values):
                     count += 1
                     if count > MAX_ROWS:
-                        raise EaseError(f"'{shown(path)}' has more than {MAX_ROWS:,} rows: divide it")
+                        raise _too_many_rows(path)
                     name = f"{path.name}[{count - 1}]"
                     try:
                         own = label_text(_named(value, names))
@@ -224,51 +247,45 @@ def _schema(path: Path) -> Any:
     arrow = pyarrow()
     if path.suffix == ".parquet":
         return arrow.parquet.read_schema(path)
-    with explained("read", path), arrow.memory_map(str(path)) as file:
-        return arrow.ipc.open_stream(file).schema
+    return _stream(path).schema
 
 
-def _values(path: Path, column: str) -> Iterator[tuple[int, Any]]:
-    """A column of each record batch or row group, with its number."""
-    arrow = pyarrow()
+def _sizes(path: Path) -> Iterator[tuple[int, int]]:
+    """The number of each record batch or row group, and how many rows it has."""
     if path.suffix == ".parquet":
-        with arrow.parquet.ParquetFile(path) as file:
-            for number in range(min(file.num_row_groups, _PARTS)):
-                yield number, file.read_row_group(number, columns=[column])[column]
+        metadata = pyarrow().parquet.read_metadata(path)
+        for number in range(min(metadata.num_row_groups, _PARTS)):
+            yield number, metadata.row_group(number).num_rows
         return
-    for number in range(_batches(path).num_record_batches):
-        batch = _batches(path).batch(number)
-        batch.validate(full=True)  # offsets of a forged file may lead anywhere
-        yield number, batch.column(column)
+    for number in range(len(_stream(path))):
+        yield number, _stream(path).batch(number).num_rows
+
+
+def _values(path: Path, column: str) -> Iterator[tuple[int, Iterator[Any]]]:
+    """The cells of a column of labels of each record batch or row group, with its number."""
+    for number, _ in _sizes(path):
+        if path.suffix == ".parquet":
+            batches = parquet_batches(path, [column], ROWS_AT_ONCE, number)
+            yield number, chain.from_iterable(values_of(batch.column(0), column) for batch in batches)
+        else:
+            yield number, values_of(_stream(path).batch(number).column(column), column)
 
 
 @lru_cache(maxsize=2)
-def _batch(path: Path, number: int, column: str) -> Any:
-    """One column of a record batch or row group."""
+def _images(path: Path, number: int, column: str) -> Any:
+    """The bytes of the images of a record batch or row group."""
     if path.suffix == ".parquet":
-        with pyarrow().parquet.ParquetFile(path) as file:
-            return file.read_row_group(number, columns=[column])[column]
-    return _batches(path).batch(number).column(column)
-
-
-class _Batches:
-    """The record batches of an Arrow file, which lie where the file is mapped into memory."""
-
-    def __init__(self, path: Path) -> None:
-        arrow = pyarrow()
-        with explained("read", path):
-            self._file = arrow.memory_map(str(path))
-        self._found = list(arrow.ipc.open_stream(self._file))
-        self.num_record_batches = len(self._found)
-
-    def batch(self, number: int) -> Any:
-        """One of them."""
-        return self._found[number]
+        return parquet_images(path, column, number)
+    return image_bytes(_stream(path).batch(number).column(column))
 
 
 @lru_cache(maxsize=64)
-def _batches(path: Path) -> _Batches:
-    return _Batches(path)
+def _stream(path: Path) -> ArrowStream:
+    return ArrowStream(path)
+
+
+def _too_many_rows(path: Path) -> EaseError:
+    return EaseError(f"'{shown(path)}' has more than {MAX_ROWS:,} rows: divide it")
 
 
 # --- columns --------------------------------------------------------------------------------------
@@ -293,6 +310,11 @@ def _columns(path: Path, schema: Any, given: Sequence[str] | None) -> tuple[str,
     for name, what in ((image, "images"), (label, "labels")):
         if name not in schema.names:
             raise _no_column(path, schema, what, "--columns IMAGE,LABEL")
+        if schema.names.count(name) > 1:
+            raise EaseError(
+                f"'{shown(path)}': the column '{display_name(str(name))}' is there twice: rename one"
+            )
+    check_different((str(image), str(label)))
     feature = features.get(str(label))
     names = feature.get("names") if isinstance(feature, dict) else None
     return str(image), str(label), [str(name) for name in names] if isinstance(names, list) else []
@@ -340,6 +362,12 @@ def _json(path: Path) -> dict[str, Any]:
 
 
 def _damaged(path: Path, error: Exception) -> EaseError:
+    if isinstance(error, UnfitError):
+        return EaseError(f"'{shown(path)}': {error}")
+    if isinstance(error, MemoryError):
+        return EaseError(
+            f"'{shown(path)}' needs more memory than there is: save the dataset in smaller parts"
+        )
     return EaseError(
         f"'{shown(path)}' is damaged ({reason_of(error, 'its content makes no sense')}): save the dataset again"
     )

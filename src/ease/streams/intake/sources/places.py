@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -49,6 +50,12 @@ class Places:
         """
         if not isinstance(text, str) or not text.strip() or len(text) > MAX_PATH or "\0" in text:
             raise EaseError("there is no path to an image: fill it in or remove the row")
+        try:
+            os.fsencode(text)
+        except UnicodeEncodeError as error:  # half a character, which JSON can write
+            raise EaseError(
+                f"'{display_name(text)}' holds a character that no path can have: check it"
+            ) from error
         if _SCHEME.match(text):
             return self._address(text)
         path = Path(text)

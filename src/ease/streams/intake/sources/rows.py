@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +13,15 @@ from typing import Any, BinaryIO
 from ease.documents import parse_json, reason_of
 from ease.errors import EaseError
 from ease.filesystem import explained, is_file, shown
+from ease.streams.intake.names import display_name
+from ease.streams.intake.sources.columnar import (
+    ROWS_AT_ONCE,
+    UnfitError,
+    check_text_type,
+    parquet_batches,
+    pyarrow,
+    values_of,
+)
 
 TEXT_TABLES = {".csv": ",", ".tsv": "\t"}
 LINE_TABLES = frozenset({".jsonl", ".ndjson"})
@@ -23,8 +32,7 @@ MAX_ROWS = 50_000_000
 MAX_LINE = 2**20
 """Bytes of a line of text."""
 MAX_COLUMNS = 10_000
-ROWS_AT_ONCE = 1024
-"""Rows of a Parquet table that are in memory at a time."""
+_PIECE = 2**16
 
 
 @dataclass(frozen=True)
@@ -104,15 +112,35 @@ class Table:
             yield self._decoded(file) if os.fstat(file.fileno()).st_size else iter(())
 
     def _decoded(self, file: BinaryIO) -> Iterator[str]:
-        number = 0
-        while line := file.readline(MAX_LINE):
-            number += 1
-            if len(line) == MAX_LINE:
-                raise self.fault(f"the line has more than {MAX_LINE:,} bytes: is it the right file?", number)
+        for number, line in enumerate(self._split(file), start=1):
             try:
                 yield line.decode("utf-8-sig" if number == 1 else "utf-8")
             except UnicodeDecodeError as error:
                 raise self.fault("it is not UTF-8 text: save it as such", number) from error
+
+    def _split(self, file: BinaryIO) -> Iterator[bytes]:
+        """Lines with their ends, which may be those of Windows or of old Macs."""
+        number, rest = 0, b""
+        while piece := file.read(_PIECE):
+            # The last one may not be whole, and of a line end of two bytes the second may be missing.
+            *whole, rest = (rest + piece).splitlines(keepends=True)
+            for line in whole:
+                number += 1
+                self._check_length(line, number)
+                yield line
+            self._check_length(rest, number + 1)
+        if rest:
+            yield rest
+
+    def _check_length(self, line: bytes, number: int) -> None:
+        if len(line) >= MAX_LINE:
+            raise self.fault(f"the line has more than {MAX_LINE:,} bytes: is it the right file?", number)
+
+    def _once(self, names: Sequence[str], wanted: tuple[str, ...] | None) -> None:
+        """Refuse a column that is there twice: nobody knows which of them is meant."""
+        for name in names if wanted is None else wanted:
+            if name and names.count(name) > 1:
+                raise self.fault(f"the column '{display_name(name)}' is there twice: remove or rename one")
 
     def _heads(self, reader: Any) -> tuple[str, ...]:
         try:
@@ -127,6 +155,7 @@ class Table:
         with self._lines() as lines:
             reader = csv.reader(lines, delimiter=TEXT_TABLES[self.kind], strict=True)
             heads = self._heads(reader)
+            self._once(heads, wanted)
             while True:
                 try:
                     cells = next(reader)
@@ -149,7 +178,7 @@ class Table:
             for number, line in enumerate(lines, start=1):
                 if not line.strip():
                     continue
-                values = parse_json(line, f"table '{shown(self.path)}', row {number}", "repair it")
+                values = parse_json(line, f"table '{shown(self.path)}', row {number}", "repair it", once=True)
                 if not isinstance(values, dict):
                     raise self.fault("it is not an object: write one {...} per line", number)
                 yield Row(number, {k: v for k, v in values.items() if wanted is None or k in wanted})
@@ -158,15 +187,22 @@ class Table:
 
     @contextmanager
     def _parquet(self) -> Iterator[Any]:
+        with self._explained(), pyarrow().parquet.ParquetFile(self.path) as file:
+            if len(file.schema_arrow.names) > MAX_COLUMNS or file.metadata.num_rows > MAX_ROWS:
+                raise UnfitError(f"it has more than {MAX_ROWS:,} rows or {MAX_COLUMNS:,} columns: divide it")
+            yield file
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Turns what goes wrong inside into an error that names the table."""
         try:
-            with pyarrow().parquet.ParquetFile(self.path) as file:
-                if len(file.schema_arrow.names) > MAX_COLUMNS or file.metadata.num_rows > MAX_ROWS:
-                    raise self.fault(
-                        f"it has more than {MAX_ROWS:,} rows or {MAX_COLUMNS:,} columns: divide it"
-                    )
-                yield file
+            yield
         except EaseError:
             raise
+        except UnfitError as error:
+            raise self.fault(str(error)) from error
+        except MemoryError as error:
+            raise self.fault("it needs more memory than there is: write it in smaller parts") from error
         except Exception as error:  # on damaged files pyarrow raises almost anything
             raise self.fault(
                 f"it is damaged or not Parquet ({reason_of(error, 'its content is damaged')}): write it again"
@@ -174,20 +210,16 @@ class Table:
 
     def _parquet_rows(self, wanted: tuple[str, ...] | None) -> Iterator[Row]:
         with self._parquet() as file:
-            names = [name for name in file.schema_arrow.names if wanted is None or name in wanted]
+            fields = [each for each in file.schema_arrow if wanted is None or each.name in wanted]
+            self._once(file.schema_arrow.names, wanted)
+        with self._explained():
+            for field in fields:
+                check_text_type(field.type, field.name)
             number = 0
-            for batch in file.iter_batches(ROWS_AT_ONCE, columns=names):
-                for values in batch.to_pylist():
+            names = [field.name for field in fields]
+            for batch in parquet_batches(self.path, names, ROWS_AT_ONCE):
+                there = batch.schema.names
+                columns = [values_of(batch.column(name), name) for name in there]
+                for cells in zip(*columns, strict=True):
                     number += 1
-                    yield Row(number, values)
-
-
-def pyarrow() -> Any:
-    """The package `pyarrow` with the modules that are used here, or an error that says how to install it."""
-    try:
-        import pyarrow
-        import pyarrow.ipc
-        import pyarrow.parquet
-    except ImportError as error:
-        raise EaseError("Parquet and Arrow need pyarrow: pip install 'ease-cil[data]'") from error
-    return pyarrow
+                    yield Row(number, dict(zip(there, cells, strict=True)))

@@ -105,7 +105,16 @@ def chosen_columns(table: Table, given: Sequence[str] | None) -> tuple[str, str]
     for name in given:
         if name not in there:
             raise _no_column(table, name)
+    check_different(given)
     return given[0], given[1]
+
+
+def check_different(columns: Sequence[str]) -> None:
+    """Raise an error if the column of images is also named as that of labels."""
+    if columns[0] == columns[1]:
+        raise EaseError(
+            f"--columns names '{display_name(columns[0])}' twice: give that of images and that of labels"
+        )
 
 
 def label_text(value: object) -> str:

@@ -1,0 +1,136 @@
+"""Parquet and Arrow files of few bytes that stand for gigabytes: they are read or refused in little memory."""
+
+from __future__ import annotations
+
+import sys
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ease.app.bulk import source_inputs
+from ease.errors import EaseError
+from ease.streams.intake import collect_images
+from ease.streams.intake.checks import check_images
+from tests.forked import in_little_memory
+from tests.streams.intake.test_shapes import picture
+
+pa = pytest.importorskip("pyarrow")
+parquet = pytest.importorskip("pyarrow.parquet")
+
+MIB = 2**20
+pytestmark = pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="memory is counted as Linux does"
+)
+
+
+def repeated(value: Any, count: int) -> Any:
+    """An array that holds a value once and stands for it many times."""
+    return pa.DictionaryArray.from_arrays(pa.array([0] * count, pa.int32()), pa.array([value]))
+
+
+def long_label(path: Path) -> None:
+    parquet.write_table(
+        pa.table({"path": ["p.png"] * 1024, "label": repeated("x" * 4 * MIB, 1024)}), path, compression="zstd"
+    )
+
+
+def long_label_without_schema(path: Path) -> None:
+    table = pa.table({"path": ["p.png"] * 1024, "label": repeated("x" * MIB, 1024)})
+    parquet.write_table(table, path, compression="zstd", store_schema=False)
+
+
+def long_paths(path: Path) -> None:
+    table = pa.table({"path": ["x" * MIB] * 200, "label": ["x"] * 200})
+    parquet.write_table(table, path, compression="zstd", use_dictionary=False)
+
+
+FORGED = {
+    "a label that repeats": (long_label, "column 'label' has a cell of 4,194,304 bytes"),
+    "a label without its type": (long_label_without_schema, "column 'label' has a cell of 1,048,576 bytes"),
+    "paths": (long_paths, "a part of it unpacks to more than 128 MB"),
+}
+
+
+@pytest.mark.parametrize("kind", FORGED)
+def test_text_of_megabytes_is_refused(tmp_path: Path, kind: str) -> None:
+    write, message = FORGED[kind]
+    write(tmp_path / "t.parquet")
+    assert (tmp_path / "t.parquet").stat().st_size < 50_000
+    line = in_little_memory(lambda: collect_images(tmp_path / "t.parquet"), tmp_path / "out")
+    assert f"t.parquet': {message}" in line
+    if kind == "paths":
+        listed = in_little_memory(lambda: list(source_inputs(tmp_path / "t.parquet")), tmp_path / "listed")
+        assert message in listed
+
+
+@pytest.mark.parametrize("kind", ["decimal", "time"])
+def test_only_the_columns_that_are_needed_are_converted(tmp_path: Path, kind: str) -> None:
+    """Some times are none for Python, and no label is one."""
+    for seed in range(3):
+        (tmp_path / f"{seed}.png").write_bytes(picture(seed))
+    odd = (
+        pa.array([2**62] * 3, pa.timestamp("us", "UTC"))
+        if kind == "time"
+        else pa.array([Decimal("1.50")] * 3)
+    )
+    table = pa.table({"path": [f"{i}.png" for i in range(3)], "y": odd, "label": ["a", "a", "b"]})
+    parquet.write_table(table, tmp_path / "t.parquet")
+    assert collect_images(tmp_path / "t.parquet").names == ("a", "b")
+    with pytest.raises(
+        EaseError, match=r"t\.parquet': column 'y' holds (timestamp|decimal).*: write it as text"
+    ):
+        collect_images(tmp_path / "t.parquet", columns=["path", "y"])
+
+
+def test_a_column_that_is_there_twice_is_refused(tmp_path: Path) -> None:
+    names = ["path", "label", "label"]
+    parquet.write_table(pa.table([["a.png"], ["a"], ["b"]], names=names), tmp_path / "t.parquet")
+    with pytest.raises(EaseError, match=r"t\.parquet': the column 'label' is there twice"):
+        collect_images(tmp_path / "t.parquet")
+
+
+def padded(count: int) -> Any:
+    """Images of 4 MiB, all the same, with zeros after their end."""
+    field = pa.StructArray.from_arrays([repeated(picture(1) + bytes(4 * MIB), count)], ["bytes"])
+    return pa.table({"image": field, "label": ["a"] * count})
+
+
+def read_all(path: Path) -> str:
+    checks = check_images([each.content for each in source_inputs(path)])  # type: ignore[misc]
+    return f"{len(checks)} images, {sum(check.fault is not None for check in checks)} faults"
+
+
+def test_images_that_repeat_are_kept_once(tmp_path: Path) -> None:
+    path = tmp_path / "t.parquet"
+    parquet.write_table(padded(130), path, compression="zstd", store_schema=False)
+    assert path.stat().st_size < 50_000
+    assert in_little_memory(lambda: read_all(path), tmp_path / "out") == "130 images, 0 faults"
+
+
+def test_a_packed_arrow_file_is_not_unpacked_as_a_whole(tmp_path: Path) -> None:
+    """What a record batch unpacks to is said in it, and believed before the memory is taken."""
+    plain = pa.table({"image": [{"bytes": picture(1) + bytes(4 * MIB)}] * 20, "label": ["a"] * 20})
+    folder = tmp_path / "saved"
+    folder.mkdir()
+    (folder / "dataset_info.json").write_text("{}")
+    (folder / "state.json").write_text('{"_data_files": [{"filename": "a.arrow"}]}')
+    options = pa.ipc.IpcWriteOptions(compression="zstd")
+    for times, expected in ((1, "240 images, 0 faults"), (2, "unpacks to more than 128 MB")):
+        with pa.ipc.new_stream(folder / "a.arrow", plain.schema, options=options) as writer:
+            for _ in range(12 // times):
+                writer.write_batch(pa.concat_tables([plain] * times).combine_chunks().to_batches()[0])
+        line = in_little_memory(lambda: read_all(folder), tmp_path / f"out-{times}")
+        assert expected in line
+
+
+def test_images_of_a_row_group_are_found_wherever_pages_end(tmp_path: Path) -> None:
+    seeds = [*range(40), 3, 3, 5]
+    field = pa.array([{"bytes": picture(seed), "path": None} for seed in seeds])
+    table = pa.table({"image": field, "label": [f"c{seed % 3}" for seed in seeds]})
+    path = tmp_path / "t.parquet"
+    parquet.write_table(table, path, row_group_size=37, data_page_size=500, dictionary_pagesize_limit=600)
+    found = [each.content.read("x") for each in source_inputs(path)]  # type: ignore[union-attr]
+    assert found == [picture(seed) for seed in seeds]
+    assert len(collect_images(path).images) == len(seeds)
