@@ -331,6 +331,23 @@ def test_classes_are_renamed_forgotten_and_brought_back(model: Path) -> None:
         sentence(world.client.post("/rollback", json={"generation": start}), 404)
 
 
+def test_a_class_is_forgotten_and_renamed_by_its_id_whatever_it_is_called_meanwhile(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ease.app.server.model.WATCH_PERIOD", 1000.0)  # the server has the names of before
+    with serving(model) as world:
+        other = Classifier.open(model)
+        for old, new in (("d0", "x"), ("d1", "d0"), ("x", "d1")):
+            other.rename(old, new)
+        assert world.client.delete("/classes/0").json()["name"] == "d1"
+        assert {c["id"]: c["name"] for c in world.get("/classes")["classes"]} == {1: "d0", 2: "d2", 3: "d3"}
+        other.refresh()
+        for old, new in (("d2", "x"), ("d3", "d2"), ("x", "d3")):
+            other.rename(old, new)
+        assert world.client.patch("/classes/2", json={"name": "two"}).json()["name"] == "two"
+        assert {c["id"]: c["name"] for c in world.get("/classes")["classes"]} == {1: "d0", 2: "two", 3: "d2"}
+
+
 # --- bad uploads ----------------------------------------------------------------------------------
 
 

@@ -299,12 +299,18 @@ class Model:
     # --- changing ---------------------------------------------------------------------------------
 
     def change(self, work: Callable[[Classifier], T]) -> T:
-        """Change the model through a second object, then serve the result. Only one change runs at a time."""
+        """Change the model through a second object, then serve the result. Only one change runs at a time.
+
+        `work` gets the newest generation, which no other process can replace meanwhile: what a request names is looked
+        up there, since the one that answers may be older.
+        """
         with self._changes:
             served = self._served
             if served is None:
                 raise EaseError("the model is not loaded yet: try again in a moment")
-            result = work(served.classifier.reopened())
+            model = served.classifier.reopened()
+            with model.changing():
+                result = work(model)
             self.refresh()
             return result
 
