@@ -665,6 +665,10 @@ def test_another_sites_page_cannot_keep_the_model_busy(standing: World, headers:
     sentence(standing.client.post("/predict", files=[("image", ("a.png", GOOD))], headers=headers), 403)
 
 
+def test_the_body_of_a_request_that_reads_is_limited_too(standing: World) -> None:
+    sentence(standing.client.request("GET", "/healthz", content=bytes(100_000)), 413)
+
+
 def test_a_length_of_many_digits_is_too_much(standing: World) -> None:
     headers = {"Content-Type": "application/json", "Content-Length": "9" * 5000}
     sentence(standing.client.post("/rollback", content=b"{}", headers=headers), 413)
@@ -795,6 +799,19 @@ def test_requests_are_logged_and_counted(model: Path, pictures: dict[str, list[n
     ):
         assert line in text.splitlines()
     assert int(re.search(r"^ease_resident_bytes (\d+)$", text, re.M).group(1)) > 10**7  # type: ignore[union-attr]
+
+
+def test_a_method_that_nobody_knows_is_no_label_and_no_line_of_its_own(model: Path) -> None:
+    with serving(model) as world:
+        for number in range(3):
+            sentence(world.client.request(f"MAKE{number}" + "X" * 500, "/predict"), 405)
+        assert world.client.request("PUT", "/predict").status_code == 405
+        found = [line for line in world.client.get("/metrics").text.splitlines() if 'status="405"' in line]
+        assert found == [
+            'ease_requests_total{route="/predict",method="PUT",status="405"} 1',
+            'ease_requests_total{route="/predict",method="other",status="405"} 3',
+        ]
+        assert {e["method"] for e in world.events() if e.get("status") == 405} == {"PUT", "other"}
 
 
 def test_the_documentation_tells_every_route_and_needs_nothing_from_elsewhere(standing: World) -> None:

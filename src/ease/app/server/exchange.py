@@ -27,6 +27,7 @@ HEADERS = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": CSP,
 }
+METHODS = {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT"}
 GRACE_PERIOD = 1.0
 """Seconds that receiving a body may take before it can be given up for another request."""
 REST_TIMEOUT = 5.0
@@ -171,6 +172,14 @@ def route_path(scope: Scope) -> str:
     """The path of a request below the address of its model, such as /predict for /m/NAME/predict."""
     path, root = str(scope["path"]), str(scope.get("root_path", ""))
     return path[len(root) :] if root and path.startswith(f"{root}/") else path
+
+
+def known_method(scope: Scope) -> str:
+    """The method of a request, as logs, metrics and traces name it.
+
+    A client can invent any number of others, of any length: they are "other".
+    """
+    return str(scope["method"]) if scope["method"] in METHODS else "other"
 
 
 def too_much(limit: int) -> RefusalError:
