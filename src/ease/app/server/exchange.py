@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Coroutine
 from typing import Any, TypeVar
@@ -137,7 +138,8 @@ class Exchange:
             # The answer is sent before the request has arrived. If the connection were closed now, the client, which
             # is still sending, would see a broken connection instead of the answer.
             await self._send({**message, "more_body": True})
-            await self._linger()
+            with contextlib.suppress(asyncio.CancelledError):  # the server stops: the answer ends here
+                await self._linger()
             message = {"type": "http.response.body", "body": b"", "more_body": False}
         await self._send(message)
 

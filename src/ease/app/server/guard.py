@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 import ipaddress
@@ -18,7 +19,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ease.app.server.exchange import Arrivals, Exchange, known_method, route_path, too_much
 from ease.app.server.limits import MB, Limits
-from ease.app.server.refusals import RefusalError, refusal, refusal_of_disk
+from ease.app.server.refusals import RefusalError, refusal, refusal_of_disk, stopping
 from ease.app.server.telemetry import Log, Metrics
 from ease.errors import EaseError
 
@@ -114,6 +115,8 @@ class Guard:
         except (ClientDisconnect, LocalProtocolError):
             # The client has left, or broke the protocol in the middle of its body: uvicorn has refused that already.
             exchange.status = exchange.status or 499
+        except asyncio.CancelledError:
+            await self._refuse(scope, exchange, stopping())
         except Exception as error:
             self.log.failure(f"{known_method(scope)} {scope['path']}", error)
             sentence = "something went wrong in the server: try again, and see its log if it happens again"

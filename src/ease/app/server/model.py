@@ -18,6 +18,7 @@ from torch import Tensor
 
 from ease.app.classifier import Classifier
 from ease.app.prediction import Prediction
+from ease.app.server.refusals import stopping
 from ease.app.server.scoring import OwnScorer, Scorer
 from ease.app.server.shared import Backbones
 from ease.app.server.telemetry import Log, Metrics, return_memory
@@ -225,7 +226,7 @@ class Model:
         self._queue.put(one)
         while not wait([one.future], timeout=1).done:
             if not self._threads[0].is_alive():
-                raise EaseError("the server is stopping: try again later")
+                raise stopping()
         result: T = one.future.result()
         return result
 
