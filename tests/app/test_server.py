@@ -37,6 +37,7 @@ from ease.app.server.guard import Limits, is_loopback, without_paths
 from ease.app.server.telemetry import Log
 from ease.errors import EaseError
 from ease.experiments.predictor import PredictionCancelledError
+from ease.storage.lock import WriterLock
 from ease.storage.model_directory import ModelDirectory
 from ease.streams.intake.decode import LARGE_IMAGE_PIXELS
 from ease.streams.intake.limits import ImageLimits
@@ -757,6 +758,43 @@ def test_an_upload_that_finds_the_disk_full_is_told_so(model: Path, monkeypatch:
         parts = [("image", ("cat/a.png", GOOD))]
         assert "disk is full" in sentence(world.learn(parts), 507)
         assert "disk is full" in sentence(world.client.post("/predict", files=parts), 507)
+
+
+def test_folders_that_were_removed_beneath_the_server_are_made_again(
+    model: Path, tmp_path: Path, pictures: dict[str, list[np.ndarray]]
+) -> None:
+    book = model.with_name("model.jobs")
+    with serving(model, work=tmp_path / "work", inbox=True) as world:
+        sent = images(pictures["d0"][0])
+        for gone in (world.service.folder, world.service.uploads, tmp_path / "work", book):
+            shutil.rmtree(gone)
+            assert world.client.post("/predict", files=sent).status_code == 200
+            assert world.client.post("/explain", files=sent).status_code == 200
+            assert world.client.post("/check", files=sent, data={"name": "d0"}).status_code in (200, 422)
+            assert world.client.post("/feedback", files=sent, data={"name": "d0"}).status_code == 201
+            extended = {"name": "d0", "extend": "true"}
+            answer = world.learn(images(*pictures["d0"][:2]), **extended)
+            assert world.job(answer.json()["job"])["state"] == "done"
+            assert stat.S_IMODE(world.service.folder.stat().st_mode) == 0o700
+            with pytest.raises(EaseError, match="another server"), serving(model):
+                pass  # the lock went with the folder, and was taken again
+        assert "Traceback" not in world.lines.getvalue()
+
+
+def test_a_job_that_cannot_be_remembered_is_no_fault_of_the_request(
+    model: Path, pictures: dict[str, list[np.ndarray]]
+) -> None:
+    book = model.with_name("model.jobs")
+    with serving(model) as world:
+        shutil.rmtree(book)
+        with WriterLock(book).hold():  # of a second server
+            sentence(world.learn(images(*pictures["d5"][:2]), name="d5"), 409)
+        shutil.rmtree(book, ignore_errors=True)
+        book.write_text("in the way")
+        sentence(world.learn(images(*pictures["d5"][:2]), name="d5"), 503)
+        book.unlink()
+        answer = world.learn(images(*pictures["d5"][:2]), name="d5")
+        assert world.job(answer.json()["job"])["state"] == "done"
 
 
 def test_what_counts_as_this_machine() -> None:

@@ -37,6 +37,9 @@ _UNUSABLE = (
     errno.EMFILE,
     errno.ENFILE,
     errno.ENOMEM,
+    errno.ENOENT,
+    errno.ENOTDIR,
+    errno.EEXIST,
 )
 
 

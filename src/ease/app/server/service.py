@@ -25,6 +25,7 @@ from ease.app.server.shared import SharedResources
 from ease.app.server.telemetry import Log, Metrics, resident_bytes
 from ease.app.server.tracing import NoTracing
 from ease.app.server.watching import activity_text
+from ease.app.server.work_folder import private_folder
 from ease.app.unsure import Groups
 from ease.errors import EaseError
 from ease.storage.files import make_folder, read_json, write_json
@@ -97,6 +98,7 @@ class Service:
         self.inbox, self.groups = Inbox(self.path), Groups()
         self._life = contextlib.ExitStack()
         self.book = job_book(self.path)
+        self._lock = WriterLock(self.book)
 
     def __enter__(self) -> Service:
         ModelDirectory(self.path).manifest()  # a wrong path is reported before anything is created
@@ -108,7 +110,7 @@ class Service:
             self.folder = self._own_folder()
             life.callback(shutil.rmtree, self.folder, ignore_errors=True)
             self.uploads = self.folder / "predict"
-            make_folder(self.uploads)
+            private_folder(self.uploads)
             # Separate pools, so that a prediction waits for predictions only. Large images are decoded one at a time:
             # one of them can take a gigabyte of memory, and a second or more.
             self.decoders = self._threads(life, DECODERS, "decode")
@@ -130,6 +132,7 @@ class Service:
                 self.model,
                 self.book,
                 self.folder / "jobs",
+                claim=self._lock.renew,
                 weights=self._weights,
                 seconds=self.limits.job_seconds,
                 threads=max(1, torch.get_num_threads() - 1),
@@ -162,7 +165,7 @@ class Service:
     def _claim(self, life: contextlib.ExitStack) -> None:
         """Allow one server per model: a second one would remove the images that the first one learns from."""
         try:
-            life.enter_context(WriterLock(self.book).hold())
+            life.enter_context(self._lock.hold())
         except BusyError as error:
             raise EaseError(f"another server is serving {self.path}: stop it first, or use it") from error
 
