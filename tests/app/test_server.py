@@ -281,6 +281,27 @@ def test_what_another_process_learned_is_noticed(model: Path, pictures: dict[str
         assert world.get("/classes")["classes"][0]["name"] == "zero"
 
 
+def test_jobs_lose_the_name_of_a_class_that_another_process_forgot_and_keep_that_of_a_renamed_one(
+    model: Path, pictures: dict[str, list[np.ndarray]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ease.app.server.model.WATCH_PERIOD", 0.02)
+    with serving(model) as world:
+        done = world.job(world.learn(images(*pictures["d4"][:2]), name="d4").json()["job"])
+        other = Classifier.open(model)
+        for change, name in (
+            (lambda: other.rename("d4", "four"), "d4"),
+            (lambda: other.forget("four"), None),
+        ):
+            change()
+            generation = other.generation
+            for _ in range(1000):
+                if world.get("/readyz")["generation"] == generation:
+                    break
+                time.sleep(0.01)
+            assert world.get("/jobs")["jobs"][0]["classes"] == ([name] if name else [])
+        assert "d4" not in json.dumps(world.get(f"/jobs/{done['id']}"))
+
+
 def test_jobs_are_remembered_and_an_unfinished_one_was_interrupted(
     model: Path, pictures: dict[str, list[np.ndarray]]
 ) -> None:

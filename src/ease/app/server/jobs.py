@@ -259,7 +259,7 @@ class Jobs:
                 if job.state in ENDED and changed is not None:
                     for key, value in changed.items():
                         setattr(job, key, value)
-                    self._write(job)
+                    self._try_to_write(job)
 
     def stop(self) -> None:
         """End the running job because the server stops."""
@@ -386,10 +386,7 @@ class Jobs:
                 setattr(job, key, value)
             job.ended = _now() if state in ENDED else None
             job.state = state
-            try:
-                self._write(job)
-            except EaseError as error:
-                self._log.failure(f"writing the file of job {job.id}", error)
+            self._try_to_write(job)
         if state in ENDED:
             self._metrics.job(state)
         self._log.event("job", id=job.id, state=state, generation=job.generation, error=job.error)
@@ -403,6 +400,13 @@ class Jobs:
             oldest = next(iter(self._jobs))
             del self._jobs[oldest]
             remove(self._book / f"{oldest}.json")
+
+    def _try_to_write(self, job: Job) -> None:
+        """Write what has happened to a job already: it stays so, whether or not the file can be written."""
+        try:
+            self._write(job)
+        except EaseError as error:
+            self._log.failure(f"writing the file of job {job.id}", error)
 
     def _load_jobs(self) -> None:
         """Load the jobs of earlier servers. One that had not ended was interrupted, unless its result was written."""

@@ -6,7 +6,7 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -131,6 +131,8 @@ class Model:
         self._scorer: Scorer = scorer or OwnScorer()
         self.failure: EaseError | None = None
         self.when_failed: Callable[[], None] = lambda: None
+        self.when_cleared: Callable[[Collection[str]], None] = lambda known: None
+        """Called with the names of the classes there are once earlier generations are gone: a class was forgotten."""
         self._weights, self._budget, self.precision = weights, budget, precision
         self._log, self._metrics, self._batch = log, metrics, batch
         self._tracing, self._backbones = tracing or NoTracing(), backbones or Backbones()
@@ -326,6 +328,8 @@ class Model:
             # Announced when it is safe on disk and loaded everywhere: no batch is scored by an older one after that.
             while not self._scorer.take_over(loaded.manifest.checksum, self._stopped.is_set):
                 loaded = self._loaded(before)
+            if before is not None and before.generation not in self._directory.generations():
+                self.when_cleared(loaded.classifier.classes)
             self._served = loaded
             self._log.event(
                 "generation",

@@ -142,6 +142,7 @@ class Service:
                 tracing=self.tracing,
                 turn=self.shared.turn,
             )
+            self.model.when_cleared = self.jobs.forget_others
             self.activity = Activity(
                 self.book / "activity.json", lambda line: self.log.event("error", what="activity", error=line)
             )

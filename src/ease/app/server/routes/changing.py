@@ -28,11 +28,9 @@ def add_routes(app: FastAPI, service: Service) -> None:
     async def forget(class_id: int) -> Forgotten:
         """Forget a class. Earlier generations are removed as well, since they still contain it."""
         check_idle()
-        forgotten = await asyncio.to_thread(
+        return await asyncio.to_thread(
             service.model.change, lambda model: model.forget(class_of_id(model, class_id))
         )
-        await asyncio.to_thread(service.jobs.forget_others, service.ready().classifier.classes)
-        return forgotten
 
     @app.patch("/classes/{class_id}", response_model=answers.Renamed)
     async def rename(class_id: int, body: answers.Rename) -> dict[str, Any]:
