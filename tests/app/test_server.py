@@ -34,6 +34,7 @@ from ease import Classifier
 from ease.app.prediction import Predictions
 from ease.app.server.api import make_app
 from ease.app.server.guard import Limits, is_loopback, without_paths
+from ease.app.server.limits import read_limits
 from ease.app.server.telemetry import Log
 from ease.errors import EaseError
 from ease.experiments.predictor import PredictionCancelledError
@@ -1012,6 +1013,13 @@ def test_wrong_limits_are_one_line_and_create_no_model(text: str | None, says: s
     assert says in line
     assert "limits.yaml" in line
     assert not (tmp_path / "model").exists()
+
+
+@pytest.mark.parametrize("text", ["job_seconds: 1.0e+10", "job_seconds: 1.0e-9", "keep_alive_seconds: 10000000000"])
+def test_times_that_no_clock_can_measure_are_refused(text: str, tmp_path: Path) -> None:
+    (tmp_path / "limits.yaml").write_text(text)
+    with pytest.raises(EaseError, match=text.partition(":")[0]):
+        read_limits(tmp_path / "limits.yaml")
 
 
 class Served:
