@@ -19,6 +19,7 @@ import threading
 import time
 import zipfile
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ from ease.app.prediction import Predictions
 from ease.app.server.api import make_app
 from ease.app.server.guard import Limits, is_loopback, without_paths
 from ease.app.server.limits import read_limits
+from ease.app.server.routes import explaining
 from ease.app.server.telemetry import Log
 from ease.errors import EaseError
 from ease.experiments.predictor import PredictionCancelledError
@@ -280,6 +282,27 @@ def test_what_another_process_learned_is_noticed(model: Path, pictures: dict[str
                 break
             time.sleep(0.02)
         assert world.get("/classes")["classes"][0]["name"] == "zero"
+
+
+def test_reading_does_not_wait_for_explanations(
+    model: Path, pictures: dict[str, list[np.ndarray]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on, in_time = threading.Event(), []
+
+    def slow(*_: Any, **__: Any) -> None:
+        in_time.append(go_on.wait(10))
+        raise EaseError("enough")
+
+    monkeypatch.setattr(explaining, "explain_pixels", slow)
+    with serving(model) as world, ThreadPoolExecutor(40) as clients:
+        sent = images(pictures["d0"][0])
+        asked = [clients.submit(world.client.post, "/explain", files=sent) for _ in range(40)]
+        while world.service.model.waiting < 40:
+            time.sleep(0.01)
+        world.get("/classes")
+        go_on.set()
+        assert {one.result().status_code for one in asked} == {422}
+    assert all(in_time)
 
 
 def test_jobs_lose_the_name_of_a_class_that_another_process_forgot_and_keep_that_of_a_renamed_one(
@@ -1015,7 +1038,9 @@ def test_wrong_limits_are_one_line_and_create_no_model(text: str | None, says: s
     assert not (tmp_path / "model").exists()
 
 
-@pytest.mark.parametrize("text", ["job_seconds: 1.0e+10", "job_seconds: 1.0e-9", "keep_alive_seconds: 10000000000"])
+@pytest.mark.parametrize(
+    "text", ["job_seconds: 1.0e+10", "job_seconds: 1.0e-9", "keep_alive_seconds: 10000000000"]
+)
 def test_times_that_no_clock_can_measure_are_refused(text: str, tmp_path: Path) -> None:
     (tmp_path / "limits.yaml").write_text(text)
     with pytest.raises(EaseError, match=text.partition(":")[0]):

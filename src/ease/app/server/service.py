@@ -36,6 +36,8 @@ from ease.training.hardware import AskedPrecision, app_precision
 PREFIX = "ease-serve-"
 DECODERS = min(4, os.cpu_count() or 1)
 """Threads that decode images for predictions; as many check images for learning."""
+EXPLAINERS = 2
+"""Threads that explain; the passes through the model are made by the thread that predicts, one at a time."""
 WRITERS = 4
 """Threads that write uploads to disk."""
 
@@ -116,6 +118,7 @@ class Service:
             self.decoders = self._threads(life, DECODERS, "decode")
             self.large_decoder = self._threads(life, 1, "decode-large")
             self.checkers = self._threads(life, DECODERS, "check")
+            self.explainers = self._threads(life, EXPLAINERS, "explain")
             self.writers = self._threads(life, WRITERS, "write")
             self.model = Model(
                 self.path,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import threading
+from functools import partial
 
 import torch
 from fastapi import FastAPI, Request
@@ -76,7 +77,7 @@ async def _explained(service: Service, served: Served, form: Form) -> Explanatio
         raise RefusalError(422, f"there is no class '{name[:60]}': GET /classes lists them")
     pixels, gone = await _pixels(service, served, files[0]), threading.Event()
     try:
-        return await asyncio.to_thread(
+        work = partial(
             explain_pixels,
             served.classifier,
             pixels,
@@ -85,6 +86,7 @@ async def _explained(service: Service, served: Served, form: Form) -> Explanatio
             cancelled=gone.is_set,
             through=service.model.between,
         )
+        return await asyncio.get_running_loop().run_in_executor(service.explainers, work)
     except asyncio.CancelledError:
         gone.set()
         raise
