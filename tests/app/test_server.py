@@ -826,6 +826,22 @@ def test_folders_that_were_removed_beneath_the_server_are_made_again(
         assert "Traceback" not in world.lines.getvalue()
 
 
+def test_a_model_that_was_damaged_or_removed_beneath_the_server_is_no_fault_of_the_request(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ease.app.server.model.WATCH_PERIOD", 1000.0)
+    with serving(model) as world:
+        for harm, says in (
+            (lambda: (model / "manifest.json").write_text("{"), "damaged"),
+            (lambda: shutil.rmtree(model), "no manifest.json"),
+        ):
+            harm()
+            assert says in sentence(world.client.delete("/classes/0"), 503)
+            assert says in sentence(world.client.patch("/classes/0", json={"name": "zero"}), 503)
+            assert says in sentence(world.client.get("/history"), 503)
+        assert "known: none" in sentence(world.client.post("/rollback", json={"generation": 1}), 404)
+
+
 def test_a_job_that_cannot_be_remembered_is_no_fault_of_the_request(
     model: Path, pictures: dict[str, list[np.ndarray]]
 ) -> None:

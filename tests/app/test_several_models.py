@@ -202,6 +202,15 @@ def test_a_model_whose_weights_are_damaged_is_listed_with_the_reason(folder: Pat
         assert place.states()["high"] == "ready"
 
 
+def test_a_large_photo_for_a_model_that_is_not_served_is_told_why(folder: Path) -> None:
+    (folder / "low" / "manifest.json").write_text("{}")
+    photo = [("image", ("0.png", bytes(300_000)))]
+    with hosting(folder, token="right") as place:
+        assert "cannot be served" in sentence(place.client.post("/m/low/predict", files=photo), 503)
+        assert "no such model" in sentence(place.client.post("/m/nobody/predict", files=photo), 404)
+        sentence(place.client.post("/m/nobody/learn", files=photo), 401)
+
+
 def test_models_come_and_go_with_their_folders(folder: Path, tmp_path: Path) -> None:
     with hosting(folder) as place:
         os.rename(folder / "high", tmp_path / "away")

@@ -28,6 +28,8 @@ HEADERS = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": CSP,
 }
+MODEL_ROOT = "ease.model_root"
+"""Entry of a scope: the address of a model that cannot answer itself, so that its requests are judged all the same."""
 METHODS = {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT"}
 GRACE_PERIOD = 1.0
 """Seconds that receiving a body may take before it can be given up for another request."""
@@ -172,7 +174,7 @@ class Exchange:
 
 def route_path(scope: Scope) -> str:
     """The path of a request below the address of its model, such as /predict for /m/NAME/predict."""
-    path, root = str(scope["path"]), str(scope.get("root_path", ""))
+    path, root = str(scope["path"]), str(scope.get(MODEL_ROOT) or scope.get("root_path", ""))
     return path[len(root) :] if root and path.startswith(f"{root}/") else path
 
 

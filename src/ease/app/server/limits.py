@@ -66,7 +66,7 @@ class Limits(Adjustable):
     models: int = Field(16, ge=1)
     """Models of a folder that are loaded at a time (`ease serve --models`)."""
     connections: int = Field(1000, ge=1)
-    """Connections at a time; if one more arrives, one without a request, or answered before its body was complete, is closed."""
+    """Connections at a time; if one more arrives, one without a request, or whose request is answered, is closed."""
     head_seconds: float = Field(10.0, gt=0, le=LONGEST)
     """Seconds until the head of a request (the lines before its body) is complete."""
     # Clients keep idle connections for 5 to 60 seconds. The client should be the one to close: if the server does

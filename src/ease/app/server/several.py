@@ -19,6 +19,7 @@ from pydantic import BaseModel, Field
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ease.app.server.api import make_app
+from ease.app.server.exchange import MODEL_ROOT
 from ease.app.server.guard import check_token, is_loopback, without_paths
 from ease.app.server.limits import Limits
 from ease.app.server.service import Service
@@ -293,6 +294,7 @@ class Dispatch:
                     if app is not None:
                         await app({**scope, "root_path": f"{root}/m/{begin}"}, receive, send)
                         return
+                scope = {**scope, MODEL_ROOT: f"{root}/m/{begin}"}
         await self._others(scope, receive, send)
 
 
