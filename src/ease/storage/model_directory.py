@@ -105,7 +105,7 @@ class ModelDirectory:
                 hint = (
                     f"roll back to generation {known}" if known else "check the path, or learn a first task"
                 )
-                raise durable.DamagedError(
+                raise durable.BrokenFileError(
                     f"there is no model in {shown(self.path)} (no manifest.json): {hint}"
                 )
             raise EaseError(

@@ -26,7 +26,7 @@ from ease.app.server.routes import (
 from ease.app.server.service import Service
 from ease.app.server.tracing import OFF
 from ease.errors import EaseError
-from ease.storage.files import DamagedError
+from ease.storage.files import BrokenFileError
 from ease.storage.lock import BusyError
 from ease.streams.intake.limits import TooLargeError
 
@@ -87,8 +87,8 @@ def _explain_errors(app: FastAPI, service: Service) -> None:
     async def busy(request: Request, error: BusyError) -> Response:
         return JSONResponse({"error": service.plain(error)}, 409)
 
-    @app.exception_handler(DamagedError)
-    async def damaged(request: Request, error: DamagedError) -> Response:
+    @app.exception_handler(BrokenFileError)
+    async def damaged(request: Request, error: BrokenFileError) -> Response:
         return JSONResponse({"error": service.plain(error)}, 503)
 
     @app.exception_handler(EaseError)
