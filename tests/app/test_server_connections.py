@@ -16,7 +16,7 @@ import httpx
 import pytest
 import uvicorn
 
-from ease.app.server import exchange
+from ease.app.server import connections, exchange
 from ease.app.server.limits import Limits
 from ease.app.server.run import make_server
 from tests.app.serving import GOOD, World, serving
@@ -166,6 +166,12 @@ def test_who_was_answered_and_does_not_finish_the_body_makes_room_for_newcomers(
         kept.close()
         for client in waiting:
             client.close()
+
+
+def test_a_system_that_allows_too_few_open_files_is_warned_about(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert connections.shortage() is None
+    monkeypatch.setattr(connections, "_file_handles", lambda: 64)
+    assert "ulimit -n" in str(connections.shortage())
 
 
 def test_a_connection_in_use_is_kept(model: Path) -> None:

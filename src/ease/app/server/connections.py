@@ -24,6 +24,13 @@ def bounded_connections(limits: Limits) -> type[H11Protocol]:
     return type("BoundedConnection", (Connection,), {"limits": limits, "most": most})
 
 
+def shortage() -> str | None:
+    """A warning if the system allows so few open files that the server itself may lack some; None if not."""
+    if (files := _file_handles()) > SPARE_HANDLES:
+        return None
+    return f"only {files} files may be open, the server needs more than {SPARE_HANDLES}: raise ulimit -n"
+
+
 class Connection(H11Protocol):
     """A connection that is closed if its client does not send or read in time.
 
