@@ -14,6 +14,7 @@ from PIL import Image
 from ease import Classifier
 from ease.app.explain import Explanation
 from ease.app.explain_page import SIDE, Explained, overlay, write_explanations
+from ease.app.server.refusals import RefusalError
 from ease.errors import EaseError
 from ease.streams.intake import as_image_set
 from tests.app.conftest import LIGHT, Digits, refused, write_folder
@@ -266,7 +267,7 @@ def test_predictions_are_answered_between_the_batches_of_longer_work(
 def test_work_for_a_server_that_has_stopped_is_refused(taught: Classifier) -> None:
     with serving(taught.path) as world:
         model = world.service.model
-    with pytest.raises(EaseError, match="stopping"):
+    with pytest.raises(RefusalError, match="server is stopping"):
         model.between(lambda: None)
     error = RuntimeError("of the work")
 

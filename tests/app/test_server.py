@@ -19,6 +19,7 @@ import threading
 import time
 import zipfile
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +35,12 @@ from ease import Classifier
 from ease.app.prediction import Predictions
 from ease.app.server.api import make_app
 from ease.app.server.guard import Limits, is_loopback, without_paths
+from ease.app.server.limits import read_limits
+from ease.app.server.routes import explaining
 from ease.app.server.telemetry import Log
 from ease.errors import EaseError
 from ease.experiments.predictor import PredictionCancelledError
+from ease.storage.lock import WriterLock
 from ease.storage.model_directory import ModelDirectory
 from ease.streams.intake.decode import LARGE_IMAGE_PIXELS
 from ease.streams.intake.limits import ImageLimits
@@ -280,6 +284,48 @@ def test_what_another_process_learned_is_noticed(model: Path, pictures: dict[str
         assert world.get("/classes")["classes"][0]["name"] == "zero"
 
 
+def test_reading_does_not_wait_for_explanations(
+    model: Path, pictures: dict[str, list[np.ndarray]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on, in_time = threading.Event(), []
+
+    def slow(*_: Any, **__: Any) -> None:
+        in_time.append(go_on.wait(10))
+        raise EaseError("enough")
+
+    monkeypatch.setattr(explaining, "explain_pixels", slow)
+    with serving(model) as world, ThreadPoolExecutor(40) as clients:
+        sent = images(pictures["d0"][0])
+        asked = [clients.submit(world.client.post, "/explain", files=sent) for _ in range(40)]
+        while world.service.model.waiting < 40:
+            time.sleep(0.01)
+        world.get("/classes")
+        go_on.set()
+        assert {one.result().status_code for one in asked} == {422}
+    assert all(in_time)
+
+
+def test_jobs_lose_the_name_of_a_class_that_another_process_forgot_and_keep_that_of_a_renamed_one(
+    model: Path, pictures: dict[str, list[np.ndarray]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ease.app.server.model.WATCH_PERIOD", 0.02)
+    with serving(model) as world:
+        done = world.job(world.learn(images(*pictures["d4"][:2]), name="d4").json()["job"])
+        other = Classifier.open(model)
+        for change, name in (
+            (lambda: other.rename("d4", "four"), "d4"),
+            (lambda: other.forget("four"), None),
+        ):
+            change()
+            generation = other.generation
+            for _ in range(1000):
+                if world.get("/readyz")["generation"] == generation:
+                    break
+                time.sleep(0.01)
+            assert world.get("/jobs")["jobs"][0]["classes"] == ([name] if name else [])
+        assert "d4" not in json.dumps(world.get(f"/jobs/{done['id']}"))
+
+
 def test_jobs_are_remembered_and_an_unfinished_one_was_interrupted(
     model: Path, pictures: dict[str, list[np.ndarray]]
 ) -> None:
@@ -329,6 +375,23 @@ def test_classes_are_renamed_forgotten_and_brought_back(model: Path) -> None:
         assert [c["name"] for c in world.get("/classes")["classes"]] == ["d0", "d1", "d2"]
         sentence(world.client.delete("/classes/3"), 404)
         sentence(world.client.post("/rollback", json={"generation": start}), 404)
+
+
+def test_a_class_is_forgotten_and_renamed_by_its_id_whatever_it_is_called_meanwhile(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ease.app.server.model.WATCH_PERIOD", 1000.0)  # the server has the names of before
+    with serving(model) as world:
+        other = Classifier.open(model)
+        for old, new in (("d0", "x"), ("d1", "d0"), ("x", "d1")):
+            other.rename(old, new)
+        assert world.client.delete("/classes/0").json()["name"] == "d1"
+        assert {c["id"]: c["name"] for c in world.get("/classes")["classes"]} == {1: "d0", 2: "d2", 3: "d3"}
+        other.refresh()
+        for old, new in (("d2", "x"), ("d3", "d2"), ("x", "d3")):
+            other.rename(old, new)
+        assert world.client.patch("/classes/2", json={"name": "two"}).json()["name"] == "two"
+        assert {c["id"]: c["name"] for c in world.get("/classes")["classes"]} == {1: "d0", 2: "two", 3: "d2"}
 
 
 # --- bad uploads ----------------------------------------------------------------------------------
@@ -648,6 +711,10 @@ def test_another_sites_page_cannot_keep_the_model_busy(standing: World, headers:
     sentence(standing.client.post("/predict", files=[("image", ("a.png", GOOD))], headers=headers), 403)
 
 
+def test_the_body_of_a_request_that_reads_is_limited_too(standing: World) -> None:
+    sentence(standing.client.request("GET", "/healthz", content=bytes(100_000)), 413)
+
+
 def test_a_length_of_many_digits_is_too_much(standing: World) -> None:
     headers = {"Content-Type": "application/json", "Content-Length": "9" * 5000}
     sentence(standing.client.post("/rollback", content=b"{}", headers=headers), 413)
@@ -738,6 +805,59 @@ def test_an_upload_that_finds_the_disk_full_is_told_so(model: Path, monkeypatch:
         assert "disk is full" in sentence(world.client.post("/predict", files=parts), 507)
 
 
+def test_folders_that_were_removed_beneath_the_server_are_made_again(
+    model: Path, tmp_path: Path, pictures: dict[str, list[np.ndarray]]
+) -> None:
+    book = model.with_name("model.jobs")
+    with serving(model, work=tmp_path / "work", inbox=True) as world:
+        sent = images(pictures["d0"][0])
+        for gone in (world.service.folder, world.service.uploads, tmp_path / "work", book):
+            shutil.rmtree(gone)
+            assert world.client.post("/predict", files=sent).status_code == 200
+            assert world.client.post("/explain", files=sent).status_code == 200
+            assert world.client.post("/check", files=sent, data={"name": "d0"}).status_code in (200, 422)
+            assert world.client.post("/feedback", files=sent, data={"name": "d0"}).status_code == 201
+            extended = {"name": "d0", "extend": "true"}
+            answer = world.learn(images(*pictures["d0"][:2]), **extended)
+            assert world.job(answer.json()["job"])["state"] == "done"
+            assert stat.S_IMODE(world.service.folder.stat().st_mode) == 0o700
+            with pytest.raises(EaseError, match="another server"), serving(model):
+                pass  # the lock went with the folder, and was taken again
+        assert "Traceback" not in world.lines.getvalue()
+
+
+def test_a_model_that_was_damaged_or_removed_beneath_the_server_is_no_fault_of_the_request(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ease.app.server.model.WATCH_PERIOD", 1000.0)
+    with serving(model) as world:
+        for harm, says in (
+            (lambda: (model / "manifest.json").write_text("{"), "damaged"),
+            (lambda: shutil.rmtree(model), "no manifest.json"),
+        ):
+            harm()
+            assert says in sentence(world.client.delete("/classes/0"), 503)
+            assert says in sentence(world.client.patch("/classes/0", json={"name": "zero"}), 503)
+            assert says in sentence(world.client.get("/history"), 503)
+        assert "known: none" in sentence(world.client.post("/rollback", json={"generation": 1}), 404)
+
+
+def test_a_job_that_cannot_be_remembered_is_no_fault_of_the_request(
+    model: Path, pictures: dict[str, list[np.ndarray]]
+) -> None:
+    book = model.with_name("model.jobs")
+    with serving(model) as world:
+        shutil.rmtree(book)
+        with WriterLock(book).hold():  # of a second server
+            sentence(world.learn(images(*pictures["d5"][:2]), name="d5"), 409)
+        shutil.rmtree(book, ignore_errors=True)
+        book.write_text("in the way")
+        sentence(world.learn(images(*pictures["d5"][:2]), name="d5"), 503)
+        book.unlink()
+        answer = world.learn(images(*pictures["d5"][:2]), name="d5")
+        assert world.job(answer.json()["job"])["state"] == "done"
+
+
 def test_what_counts_as_this_machine() -> None:
     assert all(map(is_loopback, ("127.0.0.1", "127.9.9.9", "::1", "[::1]", "localhost")))
     assert not any(map(is_loopback, ("0.0.0.0", "::", "10.0.0.1", "localhost.evil.example", "")))
@@ -778,6 +898,19 @@ def test_requests_are_logged_and_counted(model: Path, pictures: dict[str, list[n
     ):
         assert line in text.splitlines()
     assert int(re.search(r"^ease_resident_bytes (\d+)$", text, re.M).group(1)) > 10**7  # type: ignore[union-attr]
+
+
+def test_a_method_that_nobody_knows_is_no_label_and_no_line_of_its_own(model: Path) -> None:
+    with serving(model) as world:
+        for number in range(3):
+            sentence(world.client.request(f"MAKE{number}" + "X" * 500, "/predict"), 405)
+        assert world.client.request("PUT", "/predict").status_code == 405
+        found = [line for line in world.client.get("/metrics").text.splitlines() if 'status="405"' in line]
+        assert found == [
+            'ease_requests_total{route="/predict",method="PUT",status="405"} 1',
+            'ease_requests_total{route="/predict",method="other",status="405"} 3',
+        ]
+        assert {e["method"] for e in world.events() if e.get("status") == 405} == {"PUT", "other"}
 
 
 def test_the_documentation_tells_every_route_and_needs_nothing_from_elsewhere(standing: World) -> None:
@@ -919,6 +1052,15 @@ def test_wrong_limits_are_one_line_and_create_no_model(text: str | None, says: s
     assert says in line
     assert "limits.yaml" in line
     assert not (tmp_path / "model").exists()
+
+
+@pytest.mark.parametrize(
+    "text", ["job_seconds: 1.0e+10", "job_seconds: 1.0e-9", "keep_alive_seconds: 10000000000"]
+)
+def test_times_that_no_clock_can_measure_are_refused(text: str, tmp_path: Path) -> None:
+    (tmp_path / "limits.yaml").write_text(text)
+    with pytest.raises(EaseError, match=text.partition(":")[0]):
+        read_limits(tmp_path / "limits.yaml")
 
 
 class Served:

@@ -16,7 +16,7 @@ import httpx
 import pytest
 import uvicorn
 
-from ease.app.server import exchange
+from ease.app.server import connections, exchange
 from ease.app.server.limits import Limits
 from ease.app.server.run import make_server
 from tests.app.serving import GOOD, World, serving
@@ -138,6 +138,40 @@ def test_there_are_so_many_connections_and_no_more_and_newcomers_are_answered(mo
         assert server.predict() == 200
         for client in waiting:
             client.close()
+
+
+@pytest.mark.parametrize(
+    "request_line", ["GET /healthz", "POST /predict", "POST /nowhere"], ids=["read", "refused", "unknown"]
+)
+def test_who_was_answered_and_does_not_finish_the_body_makes_room_for_newcomers(
+    model: Path, request_line: str
+) -> None:
+    with listening(model, connections=8) as server:
+        kept = http.client.HTTPConnection("127.0.0.1", server.port, timeout=WHILE)
+        kept.request("GET", "/healthz")
+        assert kept.getresponse().read()
+        own = kept.sock
+        lines = "Host: 127.0.0.1\r\nOrigin: http://elsewhere\r\nContent-Length: 1000"
+        waiting = []
+        for _ in range(20):
+            client = server.connect(f"{request_line} HTTP/1.1\r\n{lines}\r\n\r\nx".encode())
+            assert client.recv(65536).startswith(b"HTTP/1.1 ")
+            waiting.append(client)
+        assert server.open <= 8
+        for _ in range(3):
+            assert server.predict() == 200
+        kept.request("GET", "/healthz")
+        assert kept.getresponse().read()
+        assert kept.sock is own  # they went before a connection that only waits for its next request
+        kept.close()
+        for client in waiting:
+            client.close()
+
+
+def test_a_system_that_allows_too_few_open_files_is_warned_about(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert connections.shortage() is None
+    monkeypatch.setattr(connections, "_file_handles", lambda: 64)
+    assert "ulimit -n" in str(connections.shortage())
 
 
 def test_a_connection_in_use_is_kept(model: Path) -> None:

@@ -6,8 +6,10 @@ import io
 import json
 import os
 import shutil
+import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,11 +21,13 @@ from starlette.testclient import TestClient
 from ease import Classifier
 from ease.app.server import several
 from ease.app.server.model_list import make_app_of_models, merged
+from ease.app.server.routes import predicting
 from ease.app.server.several import ModelFolder
 from ease.app.server.telemetry import Log
 from ease.app.server.tokens import read_tokens
 from ease.errors import EaseError
 from ease.storage.model_directory import ModelDirectory
+from ease.streams.intake.decode import count_pixels
 from tests.app.conftest import LIGHT
 from tests.app.serving import ROOM, InThread, check_same_as_offline, images, png, script, sentence
 
@@ -198,6 +202,15 @@ def test_a_model_whose_weights_are_damaged_is_listed_with_the_reason(folder: Pat
         assert place.states()["high"] == "ready"
 
 
+def test_a_large_photo_for_a_model_that_is_not_served_is_told_why(folder: Path) -> None:
+    (folder / "low" / "manifest.json").write_text("{}")
+    photo = [("image", ("0.png", bytes(300_000)))]
+    with hosting(folder, token="right") as place:
+        assert "cannot be served" in sentence(place.client.post("/m/low/predict", files=photo), 503)
+        assert "no such model" in sentence(place.client.post("/m/nobody/predict", files=photo), 404)
+        sentence(place.client.post("/m/nobody/learn", files=photo), 401)
+
+
 def test_models_come_and_go_with_their_folders(folder: Path, tmp_path: Path) -> None:
     with hosting(folder) as place:
         os.rename(folder / "high", tmp_path / "away")
@@ -207,6 +220,42 @@ def test_models_come_and_go_with_their_folders(folder: Path, tmp_path: Path) -> 
         place.until(lambda: place.states() == {"low": "ready", "again": "ready"})
         assert place.get("/m/again/readyz")["classes"] == 2
         assert sorted(path.name for path in folder.iterdir() if "jobs" not in path.name) == ["again", "low"]
+
+
+@pytest.mark.parametrize("in_time", [True, False])
+@pytest.mark.parametrize("replaced", [True, False])
+def test_requests_under_way_are_answered_when_their_model_goes(
+    folder: Path, pictures: Pictures, monkeypatch: pytest.MonkeyPatch, in_time: bool, replaced: bool
+) -> None:
+    monkeypatch.setattr(several, "GRACE", 20.0 if in_time else 0.05)
+    begun, go_on = threading.Event(), threading.Event()
+
+    def slow(*about: Any) -> int:
+        begun.set()
+        go_on.wait(20)
+        return count_pixels(*about)
+
+    monkeypatch.setattr(predicting, "count_pixels", slow)
+    with hosting(folder) as place, ThreadPoolExecutor(1) as client:
+        files = images(*pictures["d8"][:2])
+        answer = client.submit(place.client.post, "/m/high/predict", files=files)
+        assert begun.wait(20)
+        os.rename(folder / "high", folder / ".away")
+        if replaced:
+            shutil.copytree(folder / ".away", folder / "high")
+        place.until(lambda: "high" not in place.models.services())
+        if in_time:
+            go_on.set()
+            assert len(answer.result().json()["predictions"]) == 2
+        else:
+            assert "closed" in sentence(answer.result(), 503)
+            go_on.set()
+        if replaced:
+            place.until(lambda: place.states() == {"high": "ready", "low": "ready"})
+            assert place.client.post("/m/high/predict", files=files).status_code == 200
+        else:
+            place.until(lambda: place.states() == {"low": "ready"})
+        assert "Traceback" not in place.lines.getvalue()
 
 
 def test_more_models_than_allowed_are_listed_but_not_loaded(folder: Path) -> None:

@@ -17,6 +17,7 @@ class Full(io.StringIO):
 
     def write(self, text: str) -> int:
         if self.full:
+            super().write(text[:9])  # as much as still fits
             raise OSError(errno.ENOSPC, "full")
         return super().write(text)
 
@@ -29,7 +30,7 @@ def test_lines_that_cannot_be_written_are_counted() -> None:
     stream.full = False
     log.event("request")
     log.event("request")
-    first, second = map(json.loads, stream.getvalue().splitlines())
+    first, second = map(json.loads, stream.getvalue().splitlines()[-2:])
     assert first["lines_lost"] == 2
     assert "lines_lost" not in second
 

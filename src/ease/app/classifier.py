@@ -359,7 +359,7 @@ class Classifier(StoredModel):
         Returns:
             What was learned, and the accuracy on held-out images.
         """
-        with self._changing():
+        with self.changing():
             if isinstance(source, LabelledImages):
                 photos = source
             else:
@@ -403,7 +403,7 @@ class Classifier(StoredModel):
         Returns:
             What was learned, as from `learn`.
         """
-        with self._changing():
+        with self.changing():
             return learn_inbox(self, self._learn_named, only, progress)
 
     def _learn_named(

@@ -155,7 +155,7 @@ class StoredModel:
 
     def rename(self, old: str, new: str) -> None:
         """Rename a class. Nothing else changes."""
-        with self._changing():
+        with self.changing():
             position = self._position(old)
             name = class_name(new)
             if name in self.classes:
@@ -177,7 +177,7 @@ class StoredModel:
         Returns:
             What changed for the other classes, and what still contains information about the class.
         """
-        with self._changing():
+        with self.changing():
             position, known = self._position(name), self.known
             done = forgettable(self._learner).forget(position)
             gone = self._classes.pop(position)
@@ -198,13 +198,13 @@ class StoredModel:
                 nothing is changed.
             forget_history: Remove every earlier generation, and the files that only they used.
         """
-        with self._changing():
+        with self.changing():
             self._learner = change(self._learner)
             self._save(clears_history=forget_history)
 
     def rollback(self, generation: int) -> None:
         """Go back to an earlier generation. Later ones are kept, and can be restored the same way."""
-        with self._changing():
+        with self.changing():
             self._directory.rollback(generation)
             self._load(*restored(self._directory, self._engine))
 
@@ -213,7 +213,7 @@ class StoredModel:
         return self._directory.generations()
 
     @contextmanager
-    def _changing(self) -> Iterator[None]:
+    def changing(self) -> Iterator[None]:
         """Hold the writer lock and work on the newest generation; after an error this object is what is on disk."""
         # Taking the lock of a model that does not exist yet would create its folder.
         with nullcontext() if self.generation == UNWRITTEN else self._directory.writing():

@@ -340,7 +340,7 @@ def decode_json(data: bytes, path: Path | str) -> Any:
     try:
         value = json.loads(data.decode(), parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
-        raise EaseError(f"{path} is damaged (not valid JSON): restore it from a backup") from error
+        raise BrokenFileError(f"{path} is damaged (not valid JSON): restore it from a backup") from error
     try:
         check_depth(value, JSON_DEPTH)
     except ValueError:
@@ -449,9 +449,13 @@ def read_metadata(path: Path | str) -> dict[str, str]:
     return {str(k): str(v) for k, v in metadata.items()} if isinstance(metadata, dict) else {}
 
 
-def damaged(path: Path | str, how: str) -> EaseError:
+class BrokenFileError(EaseError):
+    """A file is not what was written, or is gone: whoever asked for something that needs it is not at fault."""
+
+
+def damaged(path: Path | str, how: str) -> BrokenFileError:
     """The error for a model file that is not what was written."""
-    return EaseError(
+    return BrokenFileError(
         f"model file {path} is damaged ({how}): "
         "restore it from a backup or roll back to an earlier generation"
     )

@@ -60,6 +60,19 @@ class WriterLock:
         finally:
             self._thread.release()
 
+    def renew(self) -> None:
+        """Take the lock again if it is held and somebody has removed its file, or the folder, beneath its holder."""
+        held = self._handle
+        if held is None or _is_at(held, self.path):
+            return
+        self._handle = None
+        try:
+            self._take()
+        except BaseException:
+            self._handle = held
+            raise
+        os.close(held)
+
     def _busy(self) -> BusyError:
         return BusyError(
             f"another process is writing {self.folder}: wait until it ends, or choose another folder"

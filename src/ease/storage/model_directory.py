@@ -105,7 +105,9 @@ class ModelDirectory:
                 hint = (
                     f"roll back to generation {known}" if known else "check the path, or learn a first task"
                 )
-                raise EaseError(f"there is no model in {shown(self.path)} (no manifest.json): {hint}")
+                raise durable.BrokenFileError(
+                    f"there is no model in {shown(self.path)} (no manifest.json): {hint}"
+                )
             raise EaseError(
                 f"the model in {self.path} has no generation {generation}: known: {known or 'none'}"
             )

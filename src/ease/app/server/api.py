@@ -26,6 +26,7 @@ from ease.app.server.routes import (
 from ease.app.server.service import Service
 from ease.app.server.tracing import OFF
 from ease.errors import EaseError
+from ease.storage.files import BrokenFileError
 from ease.storage.lock import BusyError
 from ease.streams.intake.limits import TooLargeError
 
@@ -85,6 +86,10 @@ def _explain_errors(app: FastAPI, service: Service) -> None:
     @app.exception_handler(BusyError)
     async def busy(request: Request, error: BusyError) -> Response:
         return JSONResponse({"error": service.plain(error)}, 409)
+
+    @app.exception_handler(BrokenFileError)
+    async def damaged(request: Request, error: BrokenFileError) -> Response:
+        return JSONResponse({"error": service.plain(error)}, 503)
 
     @app.exception_handler(EaseError)
     async def wrong(request: Request, error: EaseError) -> Response:

@@ -13,11 +13,22 @@ from ease.app.server.limits import Limits
 SPARE_HANDLES = 128
 """Files and sockets that the process needs in addition to its connections."""
 
+LEAVING = {"refused": 0, "head": 1, "answer": 1, "idle": 2}
+"""Which connections are closed first for a newcomer. One whose request is being answered is not closed: clients would
+not know whether it was carried out. One that was answered before it has sent all has lost nothing."""
+
 
 def bounded_connections(limits: Limits) -> type[H11Protocol]:
     """The HTTP protocol class for uvicorn, with these limits."""
     most = max(1, min(limits.connections, _file_handles() - SPARE_HANDLES))
     return type("BoundedConnection", (Connection,), {"limits": limits, "most": most})
+
+
+def shortage() -> str | None:
+    """A warning if the system allows so few open files that the server itself may lack some; None if not."""
+    if (files := _file_handles()) > SPARE_HANDLES:
+        return None
+    return f"only {files} files may be open, the server needs more than {SPARE_HANDLES}: raise ulimit -n"
 
 
 class Connection(H11Protocol):
@@ -52,10 +63,11 @@ class Connection(H11Protocol):
             self.transport.close()
 
     def _make_room(self) -> None:
-        """Close a connection that is not being answered; one with an incomplete request before an idle one."""
+        """Close a connection that is not being answered, the first by `LEAVING`, and among equals the oldest."""
         others = [one for one in self.connections if isinstance(one, Connection) and one is not self]
-        waiting = [one for one in others if one._state()[0] != "request"]
-        first = min(waiting, key=lambda one: (one._state()[0] == "idle", one._since), default=self)
+        waiting = [(one, one._state()[0]) for one in others]
+        ranked = [(LEAVING[state], one._since, one) for one, state in waiting if state in LEAVING]
+        first = min(ranked, key=lambda each: each[:2], default=(0, 0.0, self))[2]
         self.connections.discard(first)
         first.transport.abort()
 
@@ -74,13 +86,17 @@ class Connection(H11Protocol):
         buffered = self.transport.get_write_buffer_size()
         if buffered:
             return "answer", self.cycle, buffered
-        if self.cycle is not None and not self.cycle.response_complete:
+        if self.cycle is not None and not self.cycle.response_complete and not self._is_answered():
             return "request", self.cycle, 0
         if self.conn.their_state is h11.SEND_BODY:
             return "refused", self.cycle, 0
         if self.cycle is None or self.conn.trailing_data[0]:
             return "head", self.cycle, 0
         return "idle", self.cycle, 0
+
+    def _is_answered(self) -> bool:
+        """Whether the answer has been sent already, and only the rest of the request is read; see `Exchange.send`."""
+        return bool(self.cycle.response_started and self.cycle.more_body)
 
     def _allowed(self, state: str) -> float:
         """Seconds that a state may last. The time for answering a request is limited elsewhere."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Coroutine
 from typing import Any, TypeVar
@@ -27,6 +28,9 @@ HEADERS = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": CSP,
 }
+MODEL_ROOT = "ease.model_root"
+"""Entry of a scope: the address of a model that cannot answer itself, so that its requests are judged all the same."""
+METHODS = {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT"}
 GRACE_PERIOD = 1.0
 """Seconds that receiving a body may take before it can be given up for another request."""
 REST_TIMEOUT = 5.0
@@ -136,7 +140,8 @@ class Exchange:
             # The answer is sent before the request has arrived. If the connection were closed now, the client, which
             # is still sending, would see a broken connection instead of the answer.
             await self._send({**message, "more_body": True})
-            await self._linger()
+            with contextlib.suppress(asyncio.CancelledError):  # the server stops: the answer ends here
+                await self._linger()
             message = {"type": "http.response.body", "body": b"", "more_body": False}
         await self._send(message)
 
@@ -169,8 +174,16 @@ class Exchange:
 
 def route_path(scope: Scope) -> str:
     """The path of a request below the address of its model, such as /predict for /m/NAME/predict."""
-    path, root = str(scope["path"]), str(scope.get("root_path", ""))
+    path, root = str(scope["path"]), str(scope.get(MODEL_ROOT) or scope.get("root_path", ""))
     return path[len(root) :] if root and path.startswith(f"{root}/") else path
+
+
+def known_method(scope: Scope) -> str:
+    """The method of a request, as logs, metrics and traces name it.
+
+    A client can invent any number of others, of any length: they are "other".
+    """
+    return str(scope["method"]) if scope["method"] in METHODS else "other"
 
 
 def too_much(limit: int) -> RefusalError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 import ipaddress
@@ -16,9 +17,9 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from ease.app.server.exchange import Arrivals, Exchange, route_path, too_much
+from ease.app.server.exchange import Arrivals, Exchange, known_method, route_path, too_much
 from ease.app.server.limits import MB, Limits
-from ease.app.server.refusals import RefusalError, refusal, refusal_of_disk
+from ease.app.server.refusals import RefusalError, refusal, refusal_of_disk, stopping
 from ease.app.server.telemetry import Log, Metrics
 from ease.errors import EaseError
 
@@ -114,8 +115,10 @@ class Guard:
         except (ClientDisconnect, LocalProtocolError):
             # The client has left, or broke the protocol in the middle of its body: uvicorn has refused that already.
             exchange.status = exchange.status or 499
+        except asyncio.CancelledError:
+            await self._refuse(scope, exchange, stopping())
         except Exception as error:
-            self.log.failure(f"{scope['method']} {scope['path']}", error)
+            self.log.failure(f"{known_method(scope)} {scope['path']}", error)
             sentence = "something went wrong in the server: try again, and see its log if it happens again"
             await self._refuse(scope, exchange, refusal_of_disk(error) or RefusalError(500, sentence))
 
@@ -127,8 +130,12 @@ class Guard:
         headers = Headers(scope=scope)
         host, origin = _authority(headers.get("host", ""), "Host"), _origin(headers.get("origin"))
         self._check_host(host, headers)
-        reads = scope["method"] in SAFE_METHODS
-        path = route_path(scope)
+        self._check_access(scope["method"] in SAFE_METHODS, route_path(scope), host, origin, headers)
+        declared, limit = headers.get("content-length", "0"), self.limits.bytes_of(route_path(scope))
+        if not declared.isdecimal() or len(declared) > 18 or int(declared) > limit:
+            raise too_much(limit)
+
+    def _check_access(self, reads: bool, path: str, host: str, origin: str | None, headers: Headers) -> None:
         if reads and not _is_private(path):
             return
         if self._token is not None:
@@ -137,12 +144,8 @@ class Guard:
                 raise RefusalError(401, sentence, {"WWW-Authenticate": "Bearer"})
         elif not reads:
             _check_page(host, origin, headers)
-        if reads:
-            return
-        _check_kind(headers)
-        declared, limit = headers.get("content-length", "0"), self.limits.bytes_of(path)
-        if not declared.isdecimal() or len(declared) > 18 or int(declared) > limit:
-            raise too_much(limit)
+        if not reads:
+            _check_kind(headers)
 
     def _check_host(self, host: str, headers: Headers) -> None:
         """Refuse other host names than this machine's if only this machine can reach the server, also for reading.
@@ -169,11 +172,12 @@ class Guard:
 
     def _report(self, scope: Scope, status: int, seconds: float) -> None:
         route = getattr(scope.get("route"), "path", "other")
-        self.metrics.request(route, scope["method"] if route != "other" else "any", status)
+        method = known_method(scope)
+        self.metrics.request(route, method if route != "other" else "any", status)
         state = scope.get("state", {})
         self.log.event(
             "request",
-            method=scope["method"],
+            method=method,
             path=scope["path"],
             status=status,
             ms=round(seconds * 1000, 1),

@@ -23,8 +23,9 @@ from ease.app.server.model import Model
 from ease.app.server.refusals import RefusalError
 from ease.app.server.telemetry import Log, Metrics
 from ease.app.server.tracing import NoTracing
+from ease.app.server.work_folder import private_folder
 from ease.errors import EaseError
-from ease.storage.files import make_folder, read_json, remove, write_atomic, write_json
+from ease.storage.files import read_json, remove, write_atomic, write_json
 from ease.storage.model_directory import ModelDirectory
 
 JOBS_KEPT = 200
@@ -129,6 +130,7 @@ class Jobs:
         model: The model that learns.
         book: Folder in which jobs are remembered.
         work: Folder for the images of jobs.
+        claim: Makes the book again, and locks it, if it was removed beneath the server.
         weights: Weights file of the backbone.
         seconds: Longest time that a job may take.
         threads: Number of threads of a job.
@@ -145,6 +147,7 @@ class Jobs:
         book: Path,
         work: Path,
         *,
+        claim: Callable[[], None],
         weights: Path | None,
         seconds: float,
         threads: int,
@@ -156,13 +159,13 @@ class Jobs:
     ) -> None:
         self._tracing, self._turn = tracing or NoTracing(), turn or threading.Semaphore()
         self._model, self._book, self._work, self._weights = model, book, work, weights
+        self._claim = claim
         self._seconds, self._threads, self._start = seconds, threads, start
         self._log, self._metrics = log, metrics
         self._lock = threading.RLock()
         self._jobs: dict[str, Job] = {}
         self._reserved = False
         self._running: _Running | None = None
-        make_folder(work)
         self._load_jobs()
 
     # --- looking ----------------------------------------------------------------------------------
@@ -199,6 +202,7 @@ class Jobs:
             self._reserved = True
         folder = self._work / f"{datetime.now(timezone.utc):{_WHEN}}"
         try:
+            private_folder(self._work)
             folder.mkdir(mode=0o700)
             yield folder
         finally:
@@ -255,7 +259,7 @@ class Jobs:
                 if job.state in ENDED and changed is not None:
                     for key, value in changed.items():
                         setattr(job, key, value)
-                    self._write(job)
+                    self._try_to_write(job)
 
     def stop(self) -> None:
         """End the running job because the server stops."""
@@ -382,10 +386,7 @@ class Jobs:
                 setattr(job, key, value)
             job.ended = _now() if state in ENDED else None
             job.state = state
-            try:
-                self._write(job)
-            except EaseError as error:
-                self._log.failure(f"writing the file of job {job.id}", error)
+            self._try_to_write(job)
         if state in ENDED:
             self._metrics.job(state)
         self._log.event("job", id=job.id, state=state, generation=job.generation, error=job.error)
@@ -393,11 +394,19 @@ class Jobs:
     # --- remembering ------------------------------------------------------------------------------
 
     def _write(self, job: Job) -> None:
+        self._claim()
         write_json(self._book / f"{job.id}.json", asdict(job))
         while len(self._jobs) > JOBS_KEPT:
             oldest = next(iter(self._jobs))
             del self._jobs[oldest]
             remove(self._book / f"{oldest}.json")
+
+    def _try_to_write(self, job: Job) -> None:
+        """Write what has happened to a job already: it stays so, whether or not the file can be written."""
+        try:
+            self._write(job)
+        except EaseError as error:
+            self._log.failure(f"writing the file of job {job.id}", error)
 
     def _load_jobs(self) -> None:
         """Load the jobs of earlier servers. One that had not ended was interrupted, unless its result was written."""

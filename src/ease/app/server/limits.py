@@ -12,6 +12,8 @@ from ease.streams.intake.limits import ArchiveLimits, ImageLimits
 
 MB = 1_000_000
 JSON_BYTES = 64 * 1024
+LONGEST = 365 * 24 * 3600
+"""Seconds that a limit may be at most: clocks of the system refuse times of some hundred years."""
 
 
 class Limits(Adjustable):
@@ -33,7 +35,7 @@ class Limits(Adjustable):
     """Images in a request to learn, or members of its archive."""
     check_files: int = Field(2000, ge=1)
     """Images in a request to check labels, or members of its archive."""
-    check_seconds: float = Field(300.0, gt=0)
+    check_seconds: float = Field(300.0, gt=0, le=LONGEST)
     """Seconds that checking labels may take once all of the request has arrived."""
     unpacked_bytes: int = Field(2000 * MB, ge=1)
     """Bytes of an archive, unpacked."""
@@ -41,37 +43,37 @@ class Limits(Adjustable):
     """Pixels of an image."""
     image_bytes: int = Field(100 * MB, ge=1)
     """Bytes of the file of an image, also inside an archive."""
-    image_seconds: float = Field(10.0, gt=0)
+    image_seconds: float = Field(10.0, gt=0, le=LONGEST)
     """Seconds that decoding an image may take."""
-    job_seconds: float = Field(3600.0, gt=0)
+    job_seconds: float = Field(3600.0, ge=1, le=LONGEST)
     """Seconds that a job may take."""
     waiting: int = Field(64, ge=1)
     """Requests for predictions that are worked on at a time; further ones are answered with 503."""
-    answer_seconds: float = Field(30.0, gt=0)
+    answer_seconds: float = Field(30.0, gt=0, le=LONGEST)
     """Seconds that a request for predictions may take once all of it has arrived."""
     receiving: int = Field(128, ge=1)
     """Requests whose bodies are being received at a time; if one more arrives, the slowest is dropped."""
-    idle_seconds: float = Field(30.0, gt=0)
+    idle_seconds: float = Field(30.0, gt=0, le=LONGEST)
     """Seconds without a byte of a request that has begun, or of an answer that is being read."""
-    slow_seconds: float = Field(20.0, gt=0)
+    slow_seconds: float = Field(20.0, gt=0, le=LONGEST)
     """Seconds that receiving a body may take, whatever its size."""
     slow_bytes: int = Field(16_000, ge=1)
     """Bytes of a body that add one second to `slow_seconds`."""
-    predict_seconds: float = Field(60.0, gt=0)
+    predict_seconds: float = Field(60.0, gt=0, le=LONGEST)
     """Seconds that receiving a request for predictions may take in total."""
-    learn_seconds: float = Field(1800.0, gt=0)
+    learn_seconds: float = Field(1800.0, gt=0, le=LONGEST)
     """Seconds that receiving a request to learn may take in total."""
     models: int = Field(16, ge=1)
     """Models of a folder that are loaded at a time (`ease serve --models`)."""
     connections: int = Field(1000, ge=1)
-    """Connections at a time; if one more arrives, a connection without a request is closed."""
-    head_seconds: float = Field(10.0, gt=0)
+    """Connections at a time; if one more arrives, one without a request, or whose request is answered, is closed."""
+    head_seconds: float = Field(10.0, gt=0, le=LONGEST)
     """Seconds until the head of a request (the lines before its body) is complete."""
     # Clients keep idle connections for 5 to 60 seconds. The client should be the one to close: if the server does
     # while the next request is under way, the client sees a broken connection.
-    keep_alive_seconds: int = Field(75, ge=1)
+    keep_alive_seconds: int = Field(75, ge=1, le=LONGEST)
     """Seconds that a connection stays open after an answer."""
-    linger_seconds: float = Field(30.0, gt=0)
+    linger_seconds: float = Field(30.0, gt=0, le=LONGEST)
     """Seconds for which the rest of a refused request is read and discarded, so that its sender sees the answer."""
 
     @property

@@ -6,7 +6,7 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -18,6 +18,7 @@ from torch import Tensor
 
 from ease.app.classifier import Classifier
 from ease.app.prediction import Prediction
+from ease.app.server.refusals import stopping
 from ease.app.server.scoring import OwnScorer, Scorer
 from ease.app.server.shared import Backbones
 from ease.app.server.telemetry import Log, Metrics, return_memory
@@ -130,6 +131,8 @@ class Model:
         self._scorer: Scorer = scorer or OwnScorer()
         self.failure: EaseError | None = None
         self.when_failed: Callable[[], None] = lambda: None
+        self.when_cleared: Callable[[Collection[str]], None] = lambda known: None
+        """Called with the names of the classes there are once earlier generations are gone: a class was forgotten."""
         self._weights, self._budget, self.precision = weights, budget, precision
         self._log, self._metrics, self._batch = log, metrics, batch
         self._tracing, self._backbones = tracing or NoTracing(), backbones or Backbones()
@@ -225,7 +228,7 @@ class Model:
         self._queue.put(one)
         while not wait([one.future], timeout=1).done:
             if not self._threads[0].is_alive():
-                raise EaseError("the server is stopping: try again later")
+                raise stopping()
         result: T = one.future.result()
         return result
 
@@ -299,12 +302,18 @@ class Model:
     # --- changing ---------------------------------------------------------------------------------
 
     def change(self, work: Callable[[Classifier], T]) -> T:
-        """Change the model through a second object, then serve the result. Only one change runs at a time."""
+        """Change the model through a second object, then serve the result. Only one change runs at a time.
+
+        `work` gets the newest generation, which no other process can replace meanwhile: what a request names is looked
+        up there, since the one that answers may be older.
+        """
         with self._changes:
             served = self._served
             if served is None:
                 raise EaseError("the model is not loaded yet: try again in a moment")
-            result = work(served.classifier.reopened())
+            model = served.classifier.reopened()
+            with model.changing():
+                result = work(model)
             self.refresh()
             return result
 
@@ -319,6 +328,8 @@ class Model:
             # Announced when it is safe on disk and loaded everywhere: no batch is scored by an older one after that.
             while not self._scorer.take_over(loaded.manifest.checksum, self._stopped.is_set):
                 loaded = self._loaded(before)
+            if before is not None and before.generation not in self._directory.generations():
+                self.when_cleared(loaded.classifier.classes)
             self._served = loaded
             self._log.event(
                 "generation",

@@ -22,6 +22,12 @@ def refusal(error: HTTPException) -> JSONResponse:
     return JSONResponse({"error": error.detail}, error.status_code, error.headers)
 
 
+def stopping() -> RefusalError:
+    """The refusal of a request that is under way when the server ends, or when its model is closed."""
+    sentence = "the server is stopping, or this model is being closed: try again later"
+    return RefusalError(503, sentence, {"Retry-After": "1"})
+
+
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _UNUSABLE = (
     errno.EIO,
@@ -31,6 +37,9 @@ _UNUSABLE = (
     errno.EMFILE,
     errno.ENFILE,
     errno.ENOMEM,
+    errno.ENOENT,
+    errno.ENOTDIR,
+    errno.EEXIST,
 )
 
 

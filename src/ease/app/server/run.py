@@ -14,7 +14,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from ease.app.server.api import make_app
-from ease.app.server.connections import bounded_connections
+from ease.app.server.connections import bounded_connections, shortage
 from ease.app.server.guard import check_token
 from ease.app.server.limits import Limits
 from ease.app.server.model_list import make_app_of_models
@@ -177,6 +177,8 @@ def _process(host: str, port: int, traces: bool) -> Iterator[tuple[socket.socket
     """What a process needs that serves, whether one model or several. Ctrl-C and SIGTERM end it without an error."""
     bound_allocator()
     log = Log()
+    if (warning := shortage()) is not None:
+        log.event("note", source="server", message=warning)
     with (
         contextlib.suppress(KeyboardInterrupt),
         log.capturing(*LOGGERS),

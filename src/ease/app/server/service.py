@@ -25,6 +25,7 @@ from ease.app.server.shared import SharedResources
 from ease.app.server.telemetry import Log, Metrics, resident_bytes
 from ease.app.server.tracing import NoTracing
 from ease.app.server.watching import activity_text
+from ease.app.server.work_folder import private_folder
 from ease.app.unsure import Groups
 from ease.errors import EaseError
 from ease.storage.files import make_folder, read_json, write_json
@@ -35,6 +36,8 @@ from ease.training.hardware import AskedPrecision, app_precision
 PREFIX = "ease-serve-"
 DECODERS = min(4, os.cpu_count() or 1)
 """Threads that decode images for predictions; as many check images for learning."""
+EXPLAINERS = 2
+"""Threads that explain; the passes through the model are made by the thread that predicts, one at a time."""
 WRITERS = 4
 """Threads that write uploads to disk."""
 
@@ -97,6 +100,7 @@ class Service:
         self.inbox, self.groups = Inbox(self.path), Groups()
         self._life = contextlib.ExitStack()
         self.book = job_book(self.path)
+        self._lock = WriterLock(self.book)
 
     def __enter__(self) -> Service:
         ModelDirectory(self.path).manifest()  # a wrong path is reported before anything is created
@@ -108,12 +112,13 @@ class Service:
             self.folder = self._own_folder()
             life.callback(shutil.rmtree, self.folder, ignore_errors=True)
             self.uploads = self.folder / "predict"
-            make_folder(self.uploads)
+            private_folder(self.uploads)
             # Separate pools, so that a prediction waits for predictions only. Large images are decoded one at a time:
             # one of them can take a gigabyte of memory, and a second or more.
             self.decoders = self._threads(life, DECODERS, "decode")
             self.large_decoder = self._threads(life, 1, "decode-large")
             self.checkers = self._threads(life, DECODERS, "check")
+            self.explainers = self._threads(life, EXPLAINERS, "explain")
             self.writers = self._threads(life, WRITERS, "write")
             self.model = Model(
                 self.path,
@@ -130,6 +135,7 @@ class Service:
                 self.model,
                 self.book,
                 self.folder / "jobs",
+                claim=self._lock.renew,
                 weights=self._weights,
                 seconds=self.limits.job_seconds,
                 threads=max(1, torch.get_num_threads() - 1),
@@ -139,6 +145,7 @@ class Service:
                 tracing=self.tracing,
                 turn=self.shared.turn,
             )
+            self.model.when_cleared = self.jobs.forget_others
             self.activity = Activity(
                 self.book / "activity.json", lambda line: self.log.event("error", what="activity", error=line)
             )
@@ -162,7 +169,7 @@ class Service:
     def _claim(self, life: contextlib.ExitStack) -> None:
         """Allow one server per model: a second one would remove the images that the first one learns from."""
         try:
-            life.enter_context(WriterLock(self.book).hold())
+            life.enter_context(self._lock.hold())
         except BusyError as error:
             raise EaseError(f"another server is serving {self.path}: stop it first, or use it") from error
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import quote
@@ -19,18 +19,22 @@ from pydantic import BaseModel, Field
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ease.app.server.api import make_app
+from ease.app.server.exchange import MODEL_ROOT
 from ease.app.server.guard import check_token, is_loopback, without_paths
 from ease.app.server.limits import Limits
 from ease.app.server.service import Service
 from ease.app.server.shared import SharedResources
 from ease.app.server.telemetry import Log, Metrics
 from ease.app.server.tracing import NoTracing
+from ease.app.server.visits import Visits
 from ease.documents import cannot_be_shown
 from ease.errors import EaseError
 from ease.filesystem import entries, is_file, is_folder, shown
 
 LOOK_PERIOD = 2.0
 """Seconds between two looks at the folder."""
+GRACE = 5.0
+"""Seconds in which requests under way are answered before their model is closed."""
 NAME_LENGTH = 100
 
 
@@ -68,6 +72,7 @@ class _Hosted:
     version: tuple[int, int, int] | None
     service: Service | None = None
     app: ASGIApp | None = None
+    visits: Visits = field(default_factory=Visits)
     error: str | None = None
     beyond: bool = False
     """Whether there were too many models already."""
@@ -151,10 +156,15 @@ class ModelFolder:
         """Name -> service of the models that are being served."""
         return {name: one.service for name, one in sorted(self._hosted.items()) if one.app and one.service}
 
-    def app(self, name: str) -> ASGIApp | None:
-        """The application of a model that is being served."""
+    @contextlib.contextmanager
+    def visited(self, name: str) -> Iterator[ASGIApp | None]:
+        """Around a request: the application of a model that is being served, which is not closed meanwhile."""
         found = self._hosted.get(name)
-        return None if found is None else found.app
+        if found is None or (app := found.app) is None:
+            yield None
+            return
+        with found.visits.one() as enters:
+            yield app if enters else None
 
     def __contains__(self, name: object) -> bool:
         """Whether there is a model of this name, whatever its state."""
@@ -188,8 +198,9 @@ class ModelFolder:
     def _look(self) -> None:
         found = self._found()
         for name in [name for name in self._hosted if name not in found]:
-            self._close(self._hosted[name])
+            gone = self._hosted[name]
             self._hosted = {key: each for key, each in self._hosted.items() if key != name}
+            self._close(gone)
             self.log.event("model", model=name, state="gone")
         for name, there in found.items():
             one = self._hosted.get(name)
@@ -255,6 +266,7 @@ class ModelFolder:
     def _close(self, one: _Hosted) -> None:
         service, one.service, one.app = one.service, None, None
         if service is not None:
+            one.visits.close(GRACE)
             try:
                 service.__exit__(None, None, None)
             except Exception as error:
@@ -277,10 +289,12 @@ class Dispatch:
             root = scope.get("root_path", "")
             inner = scope["path"].removeprefix(root)
             begin, _, _ = inner.removeprefix("/m/").partition("/")
-            app = self._models.app(begin) if inner.startswith(f"/m/{begin}/") and begin else None
-            if app is not None:
-                await app({**scope, "root_path": f"{root}/m/{begin}"}, receive, send)
-                return
+            if begin and inner.startswith(f"/m/{begin}/"):
+                with self._models.visited(begin) as app:
+                    if app is not None:
+                        await app({**scope, "root_path": f"{root}/m/{begin}"}, receive, send)
+                        return
+                scope = {**scope, MODEL_ROOT: f"{root}/m/{begin}"}
         await self._others(scope, receive, send)
 
 

@@ -40,8 +40,10 @@ class Log:
         with self._lock:
             lost = {"lines_lost": self._lost} if self._lost else {}
             line = json.dumps({"time": now, "event": kind, **fields, **lost}, default=str)
+            # What fitted on the disk of a line that was lost may still be there: this one must not continue it.
+            begin = "\n" if self._lost else ""
             try:
-                print(line, file=self._stream or sys.stderr, flush=True)
+                print(begin + line, file=self._stream or sys.stderr, flush=True)
             except (OSError, ValueError):
                 self._lost += 1
             else:

@@ -16,6 +16,7 @@ from typing import Any
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ease import __version__
+from ease.app.server.exchange import known_method
 from ease.errors import EaseError
 
 OFF: dict[str, Any] = {
@@ -129,7 +130,7 @@ class _Requests:
             for key, value in scope["headers"]
             if key in (b"traceparent", b"tracestate")
         }
-        status = 0
+        status, method = 0, known_method(scope)
 
         async def watched(message: Message) -> None:
             nonlocal status
@@ -138,17 +139,17 @@ class _Requests:
             await send(message)
 
         with self._tracer.start_as_current_span(
-            scope["method"], context=extract(carrier), kind=SpanKind.SERVER, record_exception=False
+            method, context=extract(carrier), kind=SpanKind.SERVER, record_exception=False
         ) as span:
             try:
                 await self._app(scope, receive, watched)
             finally:
                 # The route, not the path: paths are as many as clients like.
                 route = getattr(scope.get("route"), "path", "other")
-                span.update_name(f"{scope['method']} {route}")
+                span.update_name(f"{method} {route}")
                 span.set_attributes(
                     {
-                        "http.request.method": scope["method"],
+                        "http.request.method": method,
                         "http.route": f"{scope.get('root_path', '')}{route}",
                         "http.response.status_code": status,
                         "ease.images": scope.get("state", {}).get("images", 0),

@@ -8,6 +8,7 @@ from typing import Any
 from fastapi import FastAPI
 
 from ease.app.changes import Forgotten
+from ease.app.classifier import Classifier
 from ease.app.server import answers
 from ease.app.server.refusals import RefusalError
 from ease.app.server.routes.reading import class_of_id
@@ -27,21 +28,24 @@ def add_routes(app: FastAPI, service: Service) -> None:
     async def forget(class_id: int) -> Forgotten:
         """Forget a class. Earlier generations are removed as well, since they still contain it."""
         check_idle()
-        name = class_of_id(service.ready(), class_id)
-        forgotten = await asyncio.to_thread(service.model.change, lambda model: model.forget(name))
-        await asyncio.to_thread(service.jobs.forget_others, service.ready().classifier.classes)
-        return forgotten
+        return await asyncio.to_thread(
+            service.model.change, lambda model: model.forget(class_of_id(model, class_id))
+        )
 
     @app.patch("/classes/{class_id}", response_model=answers.Renamed)
     async def rename(class_id: int, body: answers.Rename) -> dict[str, Any]:
         """Rename a class."""
         check_idle()
-        old = class_of_id(service.ready(), class_id)
         name = class_name(body.name)
-        if name in set(service.ready().classifier.classes) - {old}:
-            raise RefusalError(409, f"there is a class '{name}' already: choose another name")
-        await asyncio.to_thread(service.model.change, lambda model: model.rename(old, name))
-        return {"generation": service.ready().generation, "name": class_of_id(service.ready(), class_id)}
+
+        def change(model: Classifier) -> dict[str, Any]:
+            old = class_of_id(model, class_id)
+            if name in set(model.classes) - {old}:
+                raise RefusalError(409, f"there is a class '{name}' already: choose another name")
+            model.rename(old, name)
+            return {"generation": model.generation, "name": name}
+
+        return await asyncio.to_thread(service.model.change, change)
 
     @app.post("/rollback", response_model=answers.Ready)
     async def rollback(body: answers.Rollback) -> dict[str, Any]:
@@ -49,7 +53,7 @@ def add_routes(app: FastAPI, service: Service) -> None:
         check_idle()
         known = service.ready().classifier.generations()
         if body.generation not in known:
-            numbers = ", ".join(map(str, known))
+            numbers = ", ".join(map(str, known)) or "none"
             raise RefusalError(404, f"there is no generation {body.generation}: known: {numbers}")
         await asyncio.to_thread(service.model.change, lambda model: model.rollback(body.generation))
         served = service.ready()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
 import threading
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from ease.app.server.routes.learning import (
 )
 from ease.app.server.service import Service
 from ease.app.server.uploads import Form
+from ease.app.server.work_folder import folder_for_request
 from ease.experiments.predictor import PredictionCancelledError
 from ease.streams.intake import ArchiveLimits, collect_images
 
@@ -47,7 +47,7 @@ def add_routes(app: FastAPI, service: Service) -> None:
                 {"Retry-After": "5"},
             )
         try:
-            folder = Path(tempfile.mkdtemp(dir=service.uploads))
+            folder = folder_for_request(service.uploads)
             try:
                 form = await receive_images(service, request, folder, service.limits.check_files)
                 work = until_done(lambda gone: _audit(service, served, form, folder, gone))

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import tempfile
 import threading
-from pathlib import Path
+from functools import partial
 
 import torch
 from fastapi import FastAPI, Request
@@ -19,6 +18,7 @@ from ease.app.server.refusals import RefusalError
 from ease.app.server.routes.bodies import FILE, multipart
 from ease.app.server.service import Service
 from ease.app.server.uploads import Form, receive_form
+from ease.app.server.work_folder import folder_for_request
 from ease.streams.intake.decode import LARGE_IMAGE_PIXELS, count_pixels, decode
 from ease.streams.intake.sources import NamedFile
 
@@ -44,7 +44,7 @@ def add_routes(app: FastAPI, service: Service) -> None:
         served = service.ready()
         if not served.classifier.classes:
             raise RefusalError(409, "the model knows no class yet: teach it some first (POST /learn)")
-        folder = Path(tempfile.mkdtemp(dir=service.uploads))
+        folder = folder_for_request(service.uploads)
         try:
             form = await receive_form(
                 request.headers.get("content-type", ""),
@@ -77,7 +77,7 @@ async def _explained(service: Service, served: Served, form: Form) -> Explanatio
         raise RefusalError(422, f"there is no class '{name[:60]}': GET /classes lists them")
     pixels, gone = await _pixels(service, served, files[0]), threading.Event()
     try:
-        return await asyncio.to_thread(
+        work = partial(
             explain_pixels,
             served.classifier,
             pixels,
@@ -86,6 +86,7 @@ async def _explained(service: Service, served: Served, form: Form) -> Explanatio
             cancelled=gone.is_set,
             through=service.model.between,
         )
+        return await asyncio.get_running_loop().run_in_executor(service.explainers, work)
     except asyncio.CancelledError:
         gone.set()
         raise

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from ease.app.server.routes.bodies import FILE, flag, multipart
 from ease.app.server.routes.predicting import predicted
 from ease.app.server.service import Service
 from ease.app.server.uploads import receive_form
+from ease.app.server.work_folder import folder_for_request
 from ease.streams.intake.checks import check_upload
 from ease.streams.intake.decode import content_digest, media_type
 
@@ -71,7 +71,7 @@ def add_routes(app: FastAPI, service: Service) -> None:
     async def feedback(request: Request) -> dict[str, Any]:
         """Say what a photo shows. If the answer was another, the photo is kept until it is learned."""
         inbox, served = service.open_inbox(), service.ready()
-        folder = Path(tempfile.mkdtemp(dir=service.uploads))
+        folder = folder_for_request(service.uploads)
         try:
             return await _feedback(service, inbox, served, request, folder)
         finally:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import tempfile
 import threading
 import time
-from pathlib import Path
 
 import torch
 from fastapi import FastAPI, Query, Request
@@ -19,6 +17,7 @@ from ease.app.server.refusals import RefusalError
 from ease.app.server.routes.bodies import FILE, multipart
 from ease.app.server.service import Service
 from ease.app.server.uploads import receive_form
+from ease.app.server.work_folder import folder_for_request
 from ease.app.unsure import is_unsure
 from ease.errors import EaseError
 from ease.streams.images import content_hash
@@ -59,7 +58,7 @@ async def _predicted(
     service: Service, served: Served, request: Request, top: int, named: bool
 ) -> tuple[list[NamedFile], Answer]:
     """The images of a request, and what they show; with `named`, names that people gave to photos count."""
-    folder = Path(tempfile.mkdtemp(dir=service.uploads))
+    folder = folder_for_request(service.uploads)
     try:
         form = await receive_form(
             request.headers.get("content-type", ""),

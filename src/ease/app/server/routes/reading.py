@@ -8,6 +8,7 @@ from typing import Any
 from fastapi import FastAPI, Request
 from starlette.responses import PlainTextResponse, Response
 
+from ease.app.classifier import Classifier
 from ease.app.server import answers
 from ease.app.server.model import Served
 from ease.app.server.refusals import RefusalError
@@ -41,7 +42,9 @@ def add_routes(app: FastAPI, service: Service) -> None:
     async def thumbnail(class_id: int) -> Response:
         """The thumbnail of a class (JPEG), if one was kept."""
         served = service.ready()
-        picture = await asyncio.to_thread(served.classifier.thumbnail, class_of_id(served, class_id))
+        picture = await asyncio.to_thread(
+            served.classifier.thumbnail, class_of_id(served.classifier, class_id)
+        )
         if picture is None:
             raise RefusalError(404, f"no picture of class {class_id} was kept: learn with thumbnails=true")
         return Response(picture, media_type="image/jpeg", headers={"Cache-Control": "private, no-cache"})
@@ -93,11 +96,11 @@ def described(served: Served, root: str = "") -> dict[str, Any]:
     }
 
 
-def class_of_id(served: Served, class_id: int) -> str:
+def class_of_id(model: Classifier, class_id: int) -> str:
     """The name of a class; refuses an id that there is not."""
-    for entry in served.manifest.classes:
-        if entry.id == class_id:
-            return entry.name
+    name = model.known.classes.get(class_id)
+    if name is not None:
+        return name
     raise RefusalError(404, f"there is no class with id {class_id}: GET /classes lists them")
 
 
