@@ -45,7 +45,7 @@ class Injection:
     def before(self, kind: str, path: Any = None) -> None:
         """Called before each call. A harm strikes here."""
         if self.is_due(kind, path):
-            self.strike()
+            self.strike(path)
 
     def is_due(self, kind: str, path: Any) -> bool:
         """Count a call; True if it is the one to strike."""
@@ -57,13 +57,13 @@ class Injection:
             count == self._number or (self._harm == "full" and count > self._number)
         )
 
-    def strike(self) -> None:
-        """Do the harm."""
+    def strike(self, path: Any = None) -> None:
+        """Do the harm. As from the system, the error names the path if the call did."""
         self.struck += 1
         if self._harm == "kill":
             os._exit(KILLED)
         number = errno.ENOSPC if self._harm == "full" else getattr(errno, self._harm)
-        raise OSError(number, os.strerror(number))
+        raise OSError(number, os.strerror(number), *(() if path is None else (os.fsdecode(path),)))
 
     def _is_below(self, path: Any) -> bool:
         return not isinstance(path, int) and os.path.abspath(os.fsdecode(path)).startswith(self._root)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import os
 import resource
 import subprocess
 import sys
@@ -441,6 +442,27 @@ def test_output_that_cannot_be_written_is_an_error_and_no_traceback(words: list[
     assert done.returncode == (1 if stream == "stdout" else 2)
     if stream == "stdout":
         assert done.stderr.startswith("error: the output cannot be written")
+        assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs Linux")
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_file_that_cannot_be_written_is_not_taken_for_the_output(unbuffered: str, tmp_path: Path) -> None:
+    code = (
+        "import errno, sys\nfrom ease import cli\n"
+        "def full() -> None:\n    print('some'); raise OSError(errno.ENOSPC, 'no name')\n"
+        "cli.app.command('full')(full); sys.argv = ['ease', 'full']; cli.main()"
+    )
+    for out, expected in ((subprocess.PIPE, 2), (open("/dev/full", "wb"), 1)):  # noqa: SIM115
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            stdout=out,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+        )
+        assert done.returncode == expected, done.stderr
+        assert ("the output cannot be written" in done.stderr) == (expected == 1)
         assert done.stderr.count("\n") == 1
 
 

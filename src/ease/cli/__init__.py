@@ -23,6 +23,7 @@ from ease.filesystem import explain
 INTERRUPTED = 130
 UNSAID = 1
 """The exit code where a command did its work but could not print what came of it."""
+_NO_ROOM = (errno.ENOSPC, errno.EIO, errno.EFBIG)
 
 app = typer.Typer(
     name="ease",
@@ -134,7 +135,7 @@ def main() -> None:
     except OSError as error:
         if debug:
             raise
-        if error.filename is None and error.errno in (errno.ENOSPC, errno.EIO, errno.EFBIG):
+        if error.filename is None and error.errno in _NO_ROOM and _output_fails():
             reason = os.strerror(error.errno).lower()
             _fail(
                 f"error: the output cannot be written ({reason}); what the command has changed stays changed",
@@ -201,6 +202,17 @@ def _fail(line: str, code: int = 2) -> None:
         print(one_line(line), file=sys.stderr, flush=True)
     _discard_output()
     sys.exit(code)
+
+
+def _output_fails() -> bool:
+    """Whether it is the output that cannot be written, and not a file."""
+    try:
+        if getattr(sys.stdout, "write_through", False):  # what could not be written is not there any more
+            sys.stdout.write("\n")
+        sys.stdout.flush()
+    except OSError:
+        return True
+    return False
 
 
 def _discard_output() -> None:
