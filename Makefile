@@ -66,7 +66,7 @@ soak: $(READY) ## disturb a real server and its clients for MINUTES=2
 	$(BIN)/python -m campaign.soak --minutes $(MINUTES)
 
 SEED ?= 1
-second: $(READY) ## inputs by a tester who had not read the code (about 30 minutes); SEED=1
+second: $(READY) ## inputs by a tester who had not read the code (about 45 minutes); SEED=1
 	OMP_NUM_THREADS=1 $(BIN)/python -m campaign.second --seed $(SEED)
 
 clean: ## remove .venv, caches and demo results

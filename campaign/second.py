@@ -1,6 +1,6 @@
 """A second campaign of faults, by somebody who knows the documentation but not the code.
 
-    python -m campaign.second --seed 7                       # all families, about 30 minutes on two cores
+    python -m campaign.second --seed 7                       # all families, about 45 minutes on two cores
     python -m campaign.second --seed 7 --families images,http
     python -m campaign.second --seed 7 --only images/1a2b    # the cases whose name contains this; folders are kept
 

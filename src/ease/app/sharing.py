@@ -143,7 +143,7 @@ def _temporary_place() -> Path:
 
 @contextmanager
 def _private(path: Path) -> Iterator[Path]:
-    """A temporary folder beside this path that nobody else can look into: a temporary place belongs to everybody."""
+    """A temporary folder beside this path that only this user can look into, as others may use that place, too."""
     with durable.temporary_folder(path) as folder:
         folder.chmod(0o700)
         yield folder
