@@ -213,6 +213,12 @@ def test_a_model_that_says_nothing_wrong_opens(strata: Path, ease_model: Path, t
         ]
 
 
+def test_prototypes_of_a_subspace_that_is_not_there_are_refused(ease_model: Path, tmp_path: Path) -> None:
+    path = forged(ease_model, tmp_path / "model", lambda m: m["learner"]["subspaces"].pop())
+    with pytest.raises(EaseError, match="it has 0 subspaces, its prototypes are of"):
+        Classifier.open(path)
+
+
 @pytest.mark.parametrize("wrong", ["x", None, [], {}])
 def test_settings_of_a_subspace_that_only_a_prediction_would_find_are_refused_when_it_is_opened(
     ease_model: Path, tmp_path: Path, wrong: Any

@@ -139,6 +139,9 @@ class SubspaceEnsemble(Learner):
         names = [name for name in sorted(files) if name.startswith("prototypes/")]
         cells = zip(names, meta.get("prototypes") or [{}] * len(names), strict=True)
         self.bank = PrototypeBank.of_packed([Packed.of(files[name], spec) for name, spec in cells])
+        spaces = {*self.bank.own, *(space for _, space in (*self.bank.cells, *self.bank.later))}
+        if not spaces <= set(range(len(self.frozen) + 1)):
+            raise ValueError(f"it has {len(self.frozen)} subspaces, its prototypes are of {sorted(spaces)}")
         self._classifier = None
 
     def _trained(self) -> list[int]:
