@@ -46,10 +46,54 @@ def long_paths(path: Path) -> None:
     parquet.write_table(table, path, compression="zstd", use_dictionary=False)
 
 
+def in_footer(path: Path, value: int, other: int) -> None:
+    """Replace a number wherever the footer has it, by a smaller one of as many bytes."""
+
+    def bytes_of(number: int, length: int = 0) -> bytes:
+        number *= 2  # a signed number in Thrift's compact form
+        found = bytearray()
+        while number or len(found) < max(1, length):
+            found.append(number % 128 | 128)
+            number //= 128
+        found[-1] &= 127
+        return bytes(found)
+
+    data = path.read_bytes()
+    start = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
+    old = bytes_of(value)
+    assert old in data[start:]
+    path.write_bytes(data[:start] + data[start:].replace(old, bytes_of(other, len(old))))
+
+
+def one_large_page(path: Path, version: str = "1.0") -> None:
+    """One page of 300 MB; the footer says that it has 1 kB."""
+    size = 300 * MIB
+    table = pa.table({"path": ["x" * size], "label": ["x"]})
+    how = {"use_dictionary": False, "write_statistics": False, "data_page_version": version}
+    parquet.write_table(table, path, compression="zstd", **how)
+    in_footer(path, parquet.read_metadata(path).row_group(0).column(0).total_uncompressed_size, 1000)
+    assert parquet.read_metadata(path).row_group(0).column(0).total_uncompressed_size == 1000
+
+
+def one_large_page_v2(path: Path) -> None:
+    one_large_page(path, "2.0")
+
+
+def written_as_changes(path: Path) -> None:
+    """1,024 labels of 4 MB each, of which all but the first are written as a few bytes."""
+    label = "x" * 4 * MIB
+    table = pa.table({"path": [f"{i}.png" for i in range(256)], "label": [f"{label}{i}" for i in range(256)]})
+    how = {"use_dictionary": False, "column_encoding": {"label": "DELTA_BYTE_ARRAY"}}
+    parquet.write_table(table, path, compression="zstd", write_statistics=False, **how)
+
+
 FORGED = {
     "a label that repeats": (long_label, "column 'label' has a cell of 4,194,304 bytes"),
     "a label without its type": (long_label_without_schema, "column 'label' has a cell of 1,048,576 bytes"),
     "paths": (long_paths, "a part of it unpacks to more than 128 MB"),
+    "a footer that understates": (one_large_page, "a part of it unpacks to more than 128 MB"),
+    "the same, pages of version 2": (one_large_page_v2, "a part of it unpacks to more than 128 MB"),
+    "values as changes": (written_as_changes, "column 'label' has a cell of 4,194,305 bytes"),
 }
 
 

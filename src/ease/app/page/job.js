@@ -22,7 +22,7 @@ export function timeLeft(seconds, share) {
 export async function follow(job, show) {
   let began = null;
   let from = 0;
-  for (let wait = 400; isActive(job); wait = Math.min(2000, wait * 1.2)) {
+  for (let wait = 100; isActive(job); wait = Math.min(2000, wait * 1.3)) {
     if (began === null && job.state === "running") [began, from] = [performance.now(), job.progress];
     const done = (job.progress - from) / Math.max(0.01, 1 - from);
     show(job, began === null ? "" : timeLeft((performance.now() - began) / 1000, done));

@@ -5,6 +5,8 @@ Nothing becomes a Python object before its size is known. A cell that repeats is
 
 from __future__ import annotations
 
+import itertools
+import os
 import struct
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -14,6 +16,7 @@ from ease.errors import EaseError
 from ease.filesystem import explained
 from ease.streams.intake.limits import MB
 from ease.streams.intake.names import display_name
+from ease.streams.intake.sources.parquet_pages import PageError, column_pages
 
 ROWS_AT_ONCE = 1024
 """Rows of text that are in memory at a time."""
@@ -64,12 +67,30 @@ def parquet_batches(path: Path, leaves: Sequence[str], rows: int, group: int | N
     with parquet.ParquetFile(path, metadata=metadata, read_dictionary=repeated) as file:
         for number in range(metadata.num_row_groups) if group is None else (group,):
             chunks = [metadata.row_group(number).column(i) for i in wanted]
-            packed = min(sum(max(0, chunk.total_compressed_size) for chunk in chunks), path.stat().st_size)
-            limit = check_unpacked(sum(max(0, chunk.total_uncompressed_size) for chunk in chunks), packed)
-            for batch in file.iter_batches(rows, row_groups=[number], columns=list(leaves)):
+            limit, most = _check_pages(path, chunks)
+            for batch in file.iter_batches(min(rows, most), row_groups=[number], columns=list(leaves)):
                 if batch.nbytes > limit:
                     raise _too_much(limit)
                 yield batch
+
+
+def _check_pages(path: Path, chunks: Sequence[Any]) -> tuple[int, int]:
+    """Raise an error if the pages of columns of a row group get far larger than they are.
+
+    Returns:
+        The most bytes that they may have, and how many rows certainly fit into them.
+    """
+    unpacked = packed = longest = 0
+    with explained("read", path), open(path, "rb") as file:
+        try:
+            for page in itertools.chain.from_iterable(column_pages(file, chunk) for chunk in chunks):
+                unpacked, packed = unpacked + page.unpacked, packed + page.packed
+                if page.as_changes:
+                    longest = max(longest, page.unpacked)
+        except PageError as error:
+            raise UnfitError(f"it is damaged ({error}): write it again") from error
+        limit = check_unpacked(unpacked, min(packed, os.fstat(file.fileno()).st_size))
+    return limit, max(1, limit // max(1, longest))
 
 
 def parquet_images(path: Path, column: str, group: int) -> Any:
