@@ -10,6 +10,9 @@ WORKERS ?= $(shell nproc 2>/dev/null || echo 2)
 # What the tests of a file share is made once; files that take long are begun first (tests/conftest.py).
 BY_FILE := --dist loadfile --no-loadscope-reorder
 
+# The tests start hundreds of processes, and without its bytecode each of them would compile the package again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test cluster-test lint docs bench faults fuzz soak second clean
 

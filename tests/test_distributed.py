@@ -18,6 +18,7 @@ from ease.config import resolve
 from ease.errors import EaseError
 from ease.experiments.environment import make_fabric
 from ease.storage.model_directory import ModelDirectory
+from tests.forked import Forked, ease_command
 from tests.test_cli import ease
 
 # 7 test images of each of 5 classes: 35 does not divide by 2, and neither do the batches of 5 and the last of 2.
@@ -45,27 +46,25 @@ def tensors(out: Path) -> dict[str, torch.Tensor]:
 
 def nodes(out: Path, *words: str, count: int = 2) -> dict[str, object]:
     """The same command on several machines, which all are this one."""
-    port = free_port()
+    command = ease_command("run", *WORDS, *words, "--nodes", count, "--out", out, "--json")
+    port = str(free_port())
+
+    def on(node: int) -> None:
+        os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=port, NODE_RANK=str(node))
+        command()
+
+    place = out.parent / f"{out.name}-printed"
+    place.mkdir()
     started = [
-        subprocess.Popen(
-            [*EASE, *WORDS, *words, "--nodes", str(count), "--out", str(out), "--json"],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={
-                **os.environ,
-                "OMP_NUM_THREADS": "1",
-                "MASTER_ADDR": "127.0.0.1",
-                "MASTER_PORT": str(port),
-                "NODE_RANK": str(node),
-            },
-        )
+        Forked(lambda node=node: on(node), place / f"{node}.out", place / f"{node}.err")  # type: ignore[misc]
         for node in range(count)
     ]
-    printed = [process.communicate(timeout=240) for process in started]
-    assert [process.returncode for process in started] == [0] * count, printed
-    assert [text for text, _ in printed[1:]] == [""] * (count - 1)  # only the first machine prints
-    return dict(json.loads(printed[0][0]))
+    codes = [process.wait() for process in started]
+    errors = [path.read_text() for path in sorted(place.glob("*.err"))]
+    assert codes == [0] * count, errors
+    printed = [process.out.read_text() for process in started]
+    assert printed[1:] == [""] * (count - 1)  # only the first machine prints
+    return dict(json.loads(printed[0]))
 
 
 def torchrun(out: Path, *words: str) -> dict[str, object]:
@@ -146,7 +145,7 @@ def test_torchrun_decides_how_many_processes_there_are(monkeypatch: pytest.Monke
 def test_training_on_two_processes_follows_the_same_gradient(tmp_path: Path) -> None:
     settings = [*SMALL, "--set", "epochs=2", "--set", "lr=0.05", "--set", "sigma=8"]
     here(tmp_path / "one", *settings)
-    run(tmp_path / "two", *settings, "--accelerator", "cpu", "--devices", "2")
+    nodes(tmp_path / "two", *settings)
     ours, theirs = tensors(tmp_path / "two"), tensors(tmp_path / "one")
     for name, value in theirs.items():
         if name.startswith("subspaces/"):

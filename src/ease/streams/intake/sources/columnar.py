@@ -5,10 +5,9 @@ Nothing becomes a Python object before its size is known. A cell that repeats is
 
 from __future__ import annotations
 
-import itertools
 import os
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +27,8 @@ ALWAYS_UNPACKED = 128 * MB
 """A piece of this size is unpacked however few bytes it is packed in."""
 PACKED_TIMES = 16
 """Larger ones are unpacked to at most this many times their packed size. Photos hardly get smaller by packing."""
+COPIES = 3
+"""Times the size of a batch that pyarrow needs to make it from values that are written as changes."""
 
 
 class UnfitError(Exception):
@@ -62,20 +63,34 @@ def parquet_batches(path: Path, leaves: Sequence[str], rows: int, group: int | N
     metadata = parquet.read_metadata(path)
     columns = [metadata.schema.column(i) for i in range(metadata.num_columns)]
     wanted = [i for i, column in enumerate(columns) if column.path in leaves]
+    groups = range(metadata.num_row_groups) if group is None else (group,)
     # Otherwise text that stands there once would be copied for each row that has it.
-    repeated = [columns[i].path for i in wanted if columns[i].physical_type == "BYTE_ARRAY"]
-    with parquet.ParquetFile(path, metadata=metadata, read_dictionary=repeated) as file:
-        for number in range(metadata.num_row_groups) if group is None else (group,):
+    once = [columns[i].path for i in wanted if _kept_once(metadata, groups, i)]
+    with parquet.ParquetFile(path, metadata=metadata, read_dictionary=once) as file:
+        for number in groups:
             chunks = [metadata.row_group(number).column(i) for i in wanted]
-            limit, most = _check_pages(path, chunks)
+            limit, most = _check_pages(path, chunks, once)
             for batch in file.iter_batches(min(rows, most), row_groups=[number], columns=list(leaves)):
                 if batch.nbytes > limit:
                     raise _too_much(limit)
                 yield batch
 
 
-def _check_pages(path: Path, chunks: Sequence[Any]) -> tuple[int, int]:
+def _kept_once(metadata: Any, groups: Iterable[int], column: int) -> bool:
+    """Whether pyarrow can keep the repeated values of a column once: for text and bytes, not from all encodings."""
+    chunks = [metadata.row_group(number).column(column) for number in groups]
+    return metadata.schema.column(column).physical_type == "BYTE_ARRAY" and not any(
+        encoding.startswith("DELTA_") for chunk in chunks for encoding in chunk.encodings
+    )
+
+
+def _check_pages(path: Path, chunks: Sequence[Any], once: Container[str]) -> tuple[int, int]:
     """Raise an error if the pages of columns of a row group get far larger than they are.
+
+    Args:
+        path: The file.
+        chunks: The columns.
+        once: Those whose repeated values are kept once, by their paths.
 
     Returns:
         The most bytes that they may have, and how many rows certainly fit into them.
@@ -83,14 +98,17 @@ def _check_pages(path: Path, chunks: Sequence[Any]) -> tuple[int, int]:
     unpacked = packed = longest = 0
     with explained("read", path), open(path, "rb") as file:
         try:
-            for page in itertools.chain.from_iterable(column_pages(file, chunk) for chunk in chunks):
-                unpacked, packed = unpacked + page.unpacked, packed + page.packed
-                if page.as_changes:
-                    longest = max(longest, page.unpacked)
+            for chunk in chunks:
+                is_bytes = chunk.physical_type in ("BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY")
+                copied = is_bytes and chunk.path_in_schema not in once
+                for page in column_pages(file, chunk):
+                    unpacked, packed = unpacked + page.unpacked, packed + page.packed
+                    if page.as_changes or (copied and page.as_dictionary):
+                        longest = max(longest, page.unpacked)
         except PageError as error:
             raise UnfitError(f"it is damaged ({error}): write it again") from error
         limit = check_unpacked(unpacked, min(packed, os.fstat(file.fileno()).st_size))
-    return limit, max(1, limit // max(1, longest))
+    return limit, max(1, limit // max(1, COPIES * longest))
 
 
 def parquet_images(path: Path, column: str, group: int) -> Any:
