@@ -1,5 +1,5 @@
 """`python -m ease`."""
 
-from ease.cli import main
+from ease.cli import script
 
-main()
+script()

@@ -16,11 +16,11 @@ import typer
 
 from ease import __version__
 from ease.cli import check, classify, inbox, lists, models, paper, predict, runs, serve, share
+from ease.cli.ending import INTERRUPTED, end_once, leave
 from ease.cli.options import with_address
 from ease.errors import EaseError, one_line
 from ease.filesystem import explain
 
-INTERRUPTED = 130
 UNSAID = 1
 """The exit code where a command did its work but could not print what came of it."""
 _NO_ROOM = (errno.ENOSPC, errno.EIO, errno.EFBIG)
@@ -105,8 +105,20 @@ for name, command in lists.LISTS.items():  # the older names of 'ease list NAME'
         app.command(name, hidden=True)(command)
 
 
+def script() -> None:
+    """The console script: `main`, and then the end of the process."""
+    end_once()
+    try:
+        main()
+    except SystemExit as leaving:
+        leave(leaving.code if isinstance(leaving.code, int) else 0)
+
+
 def main() -> None:
-    """The console script. An error is one line and exit code 2, with a traceback only if --debug is given."""
+    """A command, as `sys.argv` has it. It ends with `SystemExit`.
+
+    An error is one line and exit code 2, with a traceback only if --debug is given.
+    """
     debug = "--debug" in sys.argv
     _open_closed_streams()
     _show_all_characters()
@@ -226,4 +238,4 @@ def _discard_output() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    script()

@@ -226,11 +226,8 @@ def _server(app: ASGIApp, limits: Limits) -> uvicorn.Server:
 @contextlib.contextmanager
 def _stopping_on_sigterm() -> Iterator[None]:
     """Treat SIGTERM, with which services are stopped, like Ctrl-C."""
-
-    def stop(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, stop)
+    on_ctrl_c = signal.getsignal(signal.SIGINT)
+    before = signal.signal(signal.SIGTERM, on_ctrl_c if callable(on_ctrl_c) else signal.default_int_handler)
     try:
         yield
     finally:
