@@ -31,7 +31,8 @@ from ease.methods import open_model, restore_learner
 from ease.methods.ease import Ease
 from ease.progress import Bars
 from ease.reporting.figures import save
-from ease.storage.files import make_folder, read_json, write_atomic, write_json
+from ease.storage.contents import read_json, write_json
+from ease.storage.files import make_folder, write_atomic
 from ease.storage.model_directory import ModelDirectory
 from ease.streams import ImageSet
 from ease.training.features import FeatureStore

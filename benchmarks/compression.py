@@ -36,7 +36,8 @@ from ease.methods import Compactable, Learner, open_model
 from ease.methods.ease import Ease
 from ease.methods.ease.compaction import keeping
 from ease.progress import Bars
-from ease.storage.files import read_json, write_atomic, write_json
+from ease.storage.contents import read_json, write_json
+from ease.storage.files import write_atomic
 from ease.streams import Stream
 from ease.training.features import FeatureStore
 from ease.tuning import Adapter

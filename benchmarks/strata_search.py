@@ -36,7 +36,8 @@ from ease.backbone import Layers, Tuning, load_backbone
 from ease.heads import CosineHead
 from ease.methods._tuned_head import TunedHead, train_tuning
 from ease.methods.strata import StrataSettings
-from ease.storage.files import make_folder, read_tensors, write_atomic, write_json, write_tensors
+from ease.storage.contents import read_tensors, write_json, write_tensors
+from ease.storage.files import make_folder, write_atomic
 from ease.streams import Dataset, ImageSet, Task
 from ease.streams.datasets import load_dataset
 from ease.streams.protocol import class_order, task_sizes

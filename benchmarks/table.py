@@ -16,7 +16,8 @@ from rich.table import Table
 from benchmarks.cases import CASES
 from ease.errors import EaseError
 from ease.reporting.figures.drawing import INK, LABEL_SIZE, MUTED, PALETTE, PAPER, save, style
-from ease.storage.files import make_folder, read_json, write_atomic, write_json
+from ease.storage.contents import read_json, write_json
+from ease.storage.files import make_folder, write_atomic
 
 PARTS = ("run", "forward", "step", "latency", "peak", "memory", "precision")
 """What is measured, in the table's order."""

@@ -26,7 +26,7 @@ from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, 
 from ease.methods import restore_learner, save_model
 from ease.methods.ease import Ease
 from ease.progress import Quiet
-from ease.storage import files as durable
+from ease.storage.contents import encode_tensors
 from ease.storage.model_directory import OWNER, ModelDirectory
 
 DEIT = "deit_tiny_patch16_224"
@@ -405,13 +405,13 @@ def test_a_reopened_learner_does_not_encode_all_prototypes_of_ease_again(
     directory = ModelDirectory(tmp_path / "model")
     restored, _ = restore_learner(directory, engine)
     kinds: set[str] = set()
-    encode = durable.encode_tensors
+    encode = encode_tensors
 
     def counted(tensors: Any, metadata: Any = None) -> bytes:
         kinds.add(metadata[OWNER].split("/")[0])
         return encode(tensors, metadata)
 
-    monkeypatch.setattr(durable, "encode_tensors", counted)
+    monkeypatch.setattr("ease.storage.model_directory.encode_tensors", counted)
     save_model(directory, restored, long_streams.entries(restored))
     assert kinds == again
     kinds.clear()

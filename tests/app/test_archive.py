@@ -25,6 +25,7 @@ from ease.backbone import zoo
 from ease.errors import EaseError
 from ease.methods import BACKBONE_FILE, open_model
 from ease.storage import files as durable
+from ease.storage.contents import encode_tensors, entry_of
 from ease.storage.model_directory import ModelDirectory
 from tests.app.test_export import learn
 from tests.backbone.small_vits import randomised
@@ -253,10 +254,10 @@ def compressed(found: list[Member]) -> list[Member]:
 
 def other_backbone(found: list[Member]) -> list[Member]:
     """Right in itself, but not what the model was learned on."""
-    data = durable.encode_tensors({"a": torch.zeros(2)})
+    data = encode_tensors({"a": torch.zeros(2)})
     by_name = {info.filename: content for info, content in found}
     index = json.loads(by_name["pack.json"])
-    index["files"][BACKBONE_FILE] = vars(durable.entry_of(data))
+    index["files"][BACKBONE_FILE] = vars(entry_of(data))
     changed = {BACKBONE_FILE: data, "pack.json": json.dumps(index).encode()}
     return [(info, changed.get(info.filename, content)) for info, content in found]
 

@@ -25,7 +25,7 @@ from ease.methods.simplecil import SimpleCil
 from ease.progress import Quiet
 from ease.reporting.series import group
 from ease.storage import files
-from ease.storage.files import read_tensors, write_tensors
+from ease.storage.contents import read_tensors, write_tensors
 from ease.storage.lease import LeaseLostError, lease_holder
 from ease.storage.lock import WriterLock
 from tests.forked import Forked

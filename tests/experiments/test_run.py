@@ -22,6 +22,7 @@ from ease.experiments.record import ForwardPasses, RunRecord
 from ease.experiments.run import resume_run, start_run
 from ease.methods import find_method
 from ease.storage import files
+from ease.storage.contents import read_json
 from ease.storage.model_directory import ModelDirectory
 
 MAY_DIFFER = ("seconds", "peak_memory", "passes_repeated")
@@ -94,7 +95,7 @@ def test_the_record_has_the_cpu_seconds_of_learning_and_of_evaluation(
 def test_the_record_says_all_there_is_to_say(whole: tuple[Path, RunRecord, list[str]]) -> None:
     folder, record, _ = whole
     assert record == RunRecord.read(folder / "record.json")
-    assert record.as_json() == files.read_json(folder / "record.json")
+    assert record.as_json() == read_json(folder / "record.json")
     assert len(record.accuracy) == 2
     assert record.average == pytest.approx(np.mean(record.accuracy))
     assert record.last == record.accuracy[-1]

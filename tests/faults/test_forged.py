@@ -22,6 +22,7 @@ from campaign.fuzz import sealed
 from ease import Classifier
 from ease.errors import EaseError
 from ease.storage import files as durable
+from ease.storage.contents import encode_tensors, read_tensors
 from tests.faults.specification import CREATE, digits
 
 IMAGES = digits()
@@ -75,9 +76,9 @@ def with_tensors(origin: Path, target: Path, change: Callable[[str, dict[str, to
 
     def rewrite(manifest: dict[str, Any]) -> None:
         for name, entry in manifest["files"].items():
-            tensors = durable.read_tensors(target / entry["path"])
+            tensors = read_tensors(target / entry["path"])
             change(name, tensors)
-            data = durable.encode_tensors(tensors, {"ease.model": name})
+            data = encode_tensors(tensors, {"ease.model": name})
             (target / entry["path"]).write_bytes(data)
             entry.update(sha256=hashlib.sha256(data).hexdigest(), size=len(data))
 

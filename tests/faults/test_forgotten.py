@@ -62,6 +62,6 @@ def test_an_id_stays_taken_when_its_generation_is_cleared(model: Classifier) -> 
 
 
 def ids(model: Classifier) -> dict[str, int]:
-    from ease.storage.files import read_json
+    from ease.storage.contents import read_json
 
     return {entry["name"]: entry["id"] for entry in read_json(model.path / "manifest.json")["classes"]}

@@ -192,7 +192,7 @@ class GrowingModel(RuleBasedStateMachine):
     # --- always -----------------------------------------------------------------------------------
 
     def _classes(self) -> Classes:
-        from ease.storage.files import read_json
+        from ease.storage.contents import read_json
 
         manifest = read_json(self.path / "manifest.json")
         return tuple((entry["id"], entry["name"]) for entry in manifest["classes"])

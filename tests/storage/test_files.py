@@ -18,7 +18,18 @@ from hypothesis import strategies as st
 
 from ease.errors import EaseError
 from ease.storage import files
-from ease.storage.files import FileEntry
+from ease.storage.contents import (
+    FileEntry,
+    decode_json,
+    encode_json,
+    encode_tensors,
+    entry_of,
+    read_json,
+    read_metadata,
+    read_tensors,
+    write_json,
+    write_tensors,
+)
 
 Fault = Callable[[str, Path], None]
 
@@ -227,21 +238,21 @@ values = st.recursive(
 @example({"name": "caf\u00e9 \udcff"})
 @settings(deadline=None)
 def test_json_comes_back_as_it_went(value: object) -> None:
-    raw = files.encode_json(value)
-    assert files.decode_json(raw, "x") == value
-    assert files.encode_json(files.decode_json(raw, "x")) == raw
+    raw = encode_json(value)
+    assert decode_json(raw, "x") == value
+    assert encode_json(decode_json(raw, "x")) == raw
 
 
 def test_json_keeps_its_order_and_ends_in_a_newline(tmp_path: Path) -> None:
-    files.write_json(tmp_path / "r.json", {"b": 1, "a": ["ä"]})
+    write_json(tmp_path / "r.json", {"b": 1, "a": ["ä"]})
     assert (tmp_path / "r.json").read_text(encoding="utf-8") == '{\n "b": 1,\n "a": [\n  "ä"\n ]\n}\n'
-    assert files.read_json(tmp_path / "r.json") == {"b": 1, "a": ["ä"]}
+    assert read_json(tmp_path / "r.json") == {"b": 1, "a": ["ä"]}
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), object()])
 def test_what_json_cannot_hold_is_refused_before_anything_is_written(tmp_path: Path, value: object) -> None:
     with pytest.raises((ValueError, TypeError)):
-        files.write_json(tmp_path / "r.json", {"accuracy": value})
+        write_json(tmp_path / "r.json", {"accuracy": value})
     assert content(tmp_path) == {}
 
 
@@ -262,18 +273,18 @@ def test_what_json_cannot_hold_is_refused_before_anything_is_written(tmp_path: P
 def test_damaged_json_is_one_line(tmp_path: Path, raw: bytes) -> None:
     (tmp_path / "r.json").write_bytes(raw)
     with pytest.raises(EaseError, match=r"r\.json is (damaged|nested deeper)"):
-        files.read_json(tmp_path / "r.json")
+        read_json(tmp_path / "r.json")
 
 
 def test_missing_large_or_strange_json_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(EaseError, match="does not exist"):
-        files.read_json(tmp_path / "r.json")
+        read_json(tmp_path / "r.json")
     (tmp_path / "r.json").write_text("[1, 2, 3]")
     with pytest.raises(EaseError, match="more than the 5 allowed"):
-        files.read_json(tmp_path / "r.json", limit_bytes=5)
+        read_json(tmp_path / "r.json", limit_bytes=5)
     os.mkfifo(tmp_path / "pipe")  # opening it would wait for ever
     with pytest.raises(EaseError, match="not a regular file"):
-        files.read_json(tmp_path / "pipe")
+        read_json(tmp_path / "pipe")
 
 
 # --- tensors --------------------------------------------------------------------------------------
@@ -295,23 +306,23 @@ def some_tensors() -> dict[str, torch.Tensor]:
 
 
 def test_tensors_come_back_as_they_went(tmp_path: Path) -> None:
-    entry = files.write_tensors(tmp_path / "t", some_tensors(), {"kind": "adapter", "é": "ü"})
+    entry = write_tensors(tmp_path / "t", some_tensors(), {"kind": "adapter", "é": "ü"})
     assert entry.size == (tmp_path / "t").stat().st_size
-    back = files.read_tensors(tmp_path / "t", entry)
+    back = read_tensors(tmp_path / "t", entry)
     assert list(back) == sorted(some_tensors())
     for name, value in some_tensors().items():
         assert back[name].dtype == value.dtype
         assert torch.equal(back[name], value)
         assert not back[name].requires_grad
     back["w"].add_(1)  # writable
-    assert files.read_metadata(tmp_path / "t") == {"kind": "adapter", "é": "ü"}
-    assert files.read_tensors(tmp_path / "t").keys() == back.keys()
+    assert read_metadata(tmp_path / "t") == {"kind": "adapter", "é": "ü"}
+    assert read_tensors(tmp_path / "t").keys() == back.keys()
 
 
 def test_no_tensors_at_all_are_a_file_too(tmp_path: Path) -> None:
-    entry = files.write_tensors(tmp_path / "t", {})
-    assert files.read_tensors(tmp_path / "t", entry) == {}
-    assert files.read_metadata(tmp_path / "t") == {}
+    entry = write_tensors(tmp_path / "t", {})
+    assert read_tensors(tmp_path / "t", entry) == {}
+    assert read_metadata(tmp_path / "t") == {}
 
 
 def test_equal_tensors_are_equal_bytes_in_any_order() -> None:
@@ -319,32 +330,32 @@ def test_equal_tensors_are_equal_bytes_in_any_order() -> None:
     ways = []
     for names in ("abcdef", "fedcba") * 5:
         tensors = {name: torch.full((2,), float(ord(name))) for name in names}
-        ways.append(files.encode_tensors(tensors, {name: name for name in names}))
+        ways.append(encode_tensors(tensors, {name: name for name in names}))
     assert len(set(ways)) == 1
 
 
 def test_a_checksum_catches_every_flipped_byte(tmp_path: Path) -> None:
     path = tmp_path / "t"
-    entry = files.write_tensors(path, {"w": torch.ones(3)}, {"kind": "adapter"})
+    entry = write_tensors(path, {"w": torch.ones(3)}, {"kind": "adapter"})
     raw = path.read_bytes()
     for position in range(len(raw)):
         path.write_bytes(raw[:position] + bytes([raw[position] ^ 1]) + raw[position + 1 :])
         with pytest.raises(
             EaseError, match=r"is damaged \(its checksum differs\): restore it .* or roll back"
         ):
-            files.read_tensors(path, entry)
+            read_tensors(path, entry)
 
 
 def test_a_cut_or_grown_file_is_damaged(tmp_path: Path) -> None:
     path = tmp_path / "t"
-    entry = files.write_tensors(path, {"w": torch.ones(3)})
+    entry = write_tensors(path, {"w": torch.ones(3)})
     raw = path.read_bytes()
     for other in (raw[:-1], raw + b"x", b""):
         path.write_bytes(other)
         with pytest.raises(EaseError, match=r"bytes in place of"):
-            files.read_tensors(path, entry)
+            read_tensors(path, entry)
         with pytest.raises(EaseError, match="not valid safetensors"):
-            files.read_tensors(path)
+            read_tensors(path)
 
 
 @given(position=st.integers(0, 400), value=st.integers(0, 255))
@@ -352,10 +363,10 @@ def test_a_cut_or_grown_file_is_damaged(tmp_path: Path) -> None:
 def test_without_a_checksum_damage_is_one_line_or_still_tensors(
     tmp_path: Path, position: int, value: int
 ) -> None:
-    raw = bytearray(files.encode_tensors(some_tensors()))
+    raw = bytearray(encode_tensors(some_tensors()))
     raw[position] = value
     (tmp_path / "t").write_bytes(raw)
-    for read in (files.read_tensors, files.read_metadata):
+    for read in (read_tensors, read_metadata):
         with contextlib.suppress(EaseError):
             read(tmp_path / "t")
 
@@ -363,20 +374,20 @@ def test_without_a_checksum_damage_is_one_line_or_still_tensors(
 def test_a_pickle_is_not_read(tmp_path: Path) -> None:
     torch.save({"w": torch.ones(1)}, tmp_path / "t")
     with pytest.raises(EaseError, match="not valid safetensors"):
-        files.read_tensors(tmp_path / "t")
+        read_tensors(tmp_path / "t")
 
 
 def test_a_header_that_lies_about_its_length_costs_no_memory(tmp_path: Path) -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     for length in (2**63, 2**40, 10**9):
         (tmp_path / "t").write_bytes(length.to_bytes(8, "little") + json.dumps({}).encode())
-        for read in (files.read_tensors, files.read_metadata):
+        for read in (read_tensors, read_metadata):
             with pytest.raises(EaseError, match="not valid safetensors"):
                 read(tmp_path / "t")
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000
 
 
 def test_an_entry_names_the_content() -> None:
-    assert files.entry_of(b"abc") == FileEntry(
+    assert entry_of(b"abc") == FileEntry(
         "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad", 3
     )

@@ -23,6 +23,7 @@ from ease.errors import EaseError
 from ease.storage import files as durable
 from ease.storage import lock
 from ease.storage import model_directory as store
+from ease.storage.contents import JSON_LIMIT, encode_tensors, entry_of, write_tensors
 from ease.storage.manifest import FORMAT, BackboneEntry, ClassEntry, ModelState, StoredFile, sealed
 from ease.storage.model_directory import ModelDirectory
 from ease.storage.remembered import SMALL
@@ -209,7 +210,7 @@ def test_the_layout_is_the_one_in_the_contract(grown: ModelDirectory) -> None:
     assert grown.manifest_path.read_bytes() == (grown.path / "manifests" / "0002.json").read_bytes()
     for entry in grown.manifest().files.values():
         data = (grown.path / entry.path).read_bytes()
-        assert entry == StoredFile(durable.entry_of(data).sha256, len(data), entry.path)
+        assert entry == StoredFile(entry_of(data).sha256, len(data), entry.path)
 
 
 def test_old_files_are_never_touched_when_the_model_grows(grown: ModelDirectory) -> None:
@@ -272,13 +273,13 @@ def test_a_damaged_file_is_written_anew_when_its_content_is_at_hand(grown: Model
 def encoded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The files that are encoded from now on."""
     names: list[str] = []
-    encode = durable.encode_tensors
+    encode = encode_tensors
 
     def counted(tensors: Any, metadata: Any = None) -> bytes:
         names.append(metadata[store.OWNER])
         return encode(tensors, metadata)
 
-    monkeypatch.setattr(durable, "encode_tensors", counted)
+    monkeypatch.setattr(store, "encode_tensors", counted)
     return names
 
 
@@ -288,7 +289,7 @@ def test_a_commit_encodes_and_reads_only_what_is_new(
     kept = stage(2)
     directory.commit(STATE, kept)
     encoded.clear()
-    monkeypatch.setattr(durable, "read_checked", None)
+    monkeypatch.setattr(store, "read_checked", None)
     more = {"subspaces/0003": {"down": torch.zeros(1)}}
     directory.commit(STATE, kept | more)
     assert encoded == ["subspaces/0003"]
@@ -691,14 +692,14 @@ def test_the_sweep_spares_what_is_not_ours(grown: ModelDirectory, tmp_path: Path
     mine = {
         "notes.txt": b"x",
         "subspaces/readme.md": b"x",
-        "subspaces/mine.safetensors": durable.encode_tensors({"w": torch.ones(1)}),
+        "subspaces/mine.safetensors": encode_tensors({"w": torch.ones(1)}),
         "subspaces/broken.safetensors": b"x",
         "backup/0000.safetensors": (grown.path / "subspaces" / "0000.safetensors").read_bytes(),
         "learner/0000-copy.txt": b"x",
         ".record.json.tmp-1-00": b"another writer's, in the same folder",
     }
     orphan = {
-        "subspaces/0007.safetensors": durable.encode_tensors({}, {store.OWNER: "subspaces/0007"}),
+        "subspaces/0007.safetensors": encode_tensors({}, {store.OWNER: "subspaces/0007"}),
         "subspaces/.0007.safetensors.tmp-1-00": b"x",
         "manifests/.0007.json.tmp-1-00": b"x",
         ".manifest.json.tmp-1-00": b"x",
@@ -811,7 +812,7 @@ def forge(directory: ModelDirectory, change: Callable[[dict[str, Any]], Any]) ->
     ],
 )
 def test_a_path_out_of_the_directory_is_refused(grown: ModelDirectory, path: object) -> None:
-    durable.write_tensors(grown.path.parent / "secret.safetensors", {"w": torch.ones(1)})
+    write_tensors(grown.path.parent / "secret.safetensors", {"w": torch.ones(1)})
     forge(grown, lambda m: m["files"]["subspaces/0000"].update(path=path))
     with pytest.raises(EaseError, match="the path of 'subspaces/0000' is not one inside the model directory"):
         grown.load()
@@ -878,7 +879,7 @@ def test_what_is_no_manifest_is_refused(grown: ModelDirectory, raw: bytes) -> No
 
 
 def test_a_huge_manifest_is_not_read(grown: ModelDirectory) -> None:
-    os.truncate(grown.manifest_path, durable.JSON_LIMIT + 1)
+    os.truncate(grown.manifest_path, JSON_LIMIT + 1)
     with pytest.raises(EaseError, match="allowed"):
         grown.load()
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from ease.errors import EaseError
-from ease.storage.files import encode_tensors
+from ease.storage.contents import encode_tensors
 from ease.storage.precision import LEFT, RIGHT, SCALE, Packed, check_energy, check_storage, lossless
 
 

@@ -18,7 +18,7 @@ from ease.app.drift import AnswerSummary, Change, DriftWatch, Sum, Window
 from ease.app.prediction import Prediction
 from ease.errors import EaseError
 from ease.filesystem import is_file
-from ease.storage.files import read_json, write_json
+from ease.storage.contents import read_json, write_json
 from ease.storage.manifest import Manifest
 
 DAYS = 90

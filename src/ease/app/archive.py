@@ -17,10 +17,18 @@ from ease import __version__
 from ease.backbone.ports import tensors_hash
 from ease.backbone.zoo import backbone_tensors
 from ease.errors import EaseError
-from ease.filesystem import entries, shown, what_is
+from ease.filesystem import entries, explained, read_bytes, shown, what_is
 from ease.methods import BACKBONE_FILE, making_sense, with_weights
 from ease.storage import files as durable
-from ease.storage.files import FileEntry
+from ease.storage.contents import (
+    JSON_LIMIT,
+    TENSORS_LIMIT,
+    FileEntry,
+    decode_json,
+    encode_json,
+    encode_tensors,
+    entry_of,
+)
 from ease.storage.manifest import BackboneEntry, Manifest, decode_manifest, manifest_copy
 from ease.storage.model_directory import ModelDirectory, model_directory
 
@@ -31,7 +39,7 @@ IMAGES = "memory/"
 
 MEMBERS = 20_000
 INDEX_LIMIT = 2**20
-ARCHIVE_LIMIT = 2 * durable.TENSORS_LIMIT
+ARCHIVE_LIMIT = 2 * TENSORS_LIMIT
 PIECE = 2**20
 
 
@@ -71,7 +79,7 @@ def pack(path: Path, out: Path, *, weights: Path | None = None, images: bool = F
     """
     directory = model_directory(path)
     durable.check_place(out)
-    raw = durable.read_bytes(directory.manifest_path, durable.JSON_LIMIT)
+    raw = read_bytes(directory.manifest_path, JSON_LIMIT)
     manifest = decode_manifest(raw, directory.manifest_path)
     stored = manifest.files
     if not images and any(name.startswith(IMAGES) for name in stored):
@@ -85,9 +93,9 @@ def pack(path: Path, out: Path, *, weights: Path | None = None, images: bool = F
     index = {
         "format": FORMAT,
         "ease": __version__,
-        "files": {name: asdict(durable.entry_of(data)) for name, data in inside.items()},
+        "files": {name: asdict(entry_of(data)) for name, data in inside.items()},
     }
-    inside[INDEX] = durable.encode_json(index)
+    inside[INDEX] = encode_json(index)
     by_path = {entry.path: entry for entry in stored.values()}
     total = sum(entry.size for entry in by_path.values()) + len(backbone)
     if total > ARCHIVE_LIMIT or len(by_path) > MEMBERS - len(inside):
@@ -113,14 +121,14 @@ def _backbone(directory: ModelDirectory, spec: BackboneEntry, weights: Path | No
         return tensors_hash(dict(loaded))
 
     if weights is None:
-        return durable.encode_tensors(with_weights(directory, spec, load, content))
+        return encode_tensors(with_weights(directory, spec, load, content))
     tensors = load(weights)
     if tensors_hash(tensors) != spec.weights_hash:
         raise EaseError(
             f"the model in {directory.path} was learned on another '{spec.name}' than the one found here: "
             "give the file it was learned with (--weights)"
         )
-    return durable.encode_tensors(tensors)
+    return encode_tensors(tensors)
 
 
 def _add(archive: zipfile.ZipFile, name: str, data: bytes) -> None:
@@ -188,7 +196,7 @@ def check_new(folder: Path) -> None:
 
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[zipfile.ZipFile]:
-    with durable.explained("read", path):
+    with explained("read", path):
         what = what_is(path)
         if what != "file":
             reason = "there is no such file" if what == "missing" else "it is not a file"
@@ -257,9 +265,9 @@ def _index(
     opened: zipfile.ZipFile, members: Mapping[str, zipfile.ZipInfo], path: Path
 ) -> dict[str, FileEntry]:
     """Size and checksum of the two files that the manifest does not list."""
-    if members[INDEX].file_size > INDEX_LIMIT or members[MANIFEST].file_size > durable.JSON_LIMIT:
+    if members[INDEX].file_size > INDEX_LIMIT or members[MANIFEST].file_size > JSON_LIMIT:
         raise _refused(path, "its table of files is too large")
-    index = durable.decode_json(opened.read(members[INDEX]), f"{path}/{INDEX}")
+    index = decode_json(opened.read(members[INDEX]), f"{path}/{INDEX}")
     try:
         if index["format"] > FORMAT:
             raise EaseError(
@@ -288,7 +296,7 @@ def _check_members(
 
 def _read(opened: zipfile.ZipFile, member: zipfile.ZipInfo, entry: FileEntry, path: Path) -> bytes:
     data = opened.read(member)
-    if durable.entry_of(data) != entry:
+    if entry_of(data) != entry:
         raise _refused(path, f"the checksum of '{member.filename}' differs")
     return data
 

@@ -11,7 +11,8 @@ import numpy as np
 from jinja2 import Environment, StrictUndefined
 
 from ease.app.audit import Audit, Finding
-from ease.storage.files import encode_json, write_all
+from ease.storage.contents import encode_json
+from ease.storage.files import write_all
 from ease.streams.images import jpeg_thumbnail
 from ease.streams.intake import LabelledImages
 

@@ -11,8 +11,7 @@ from ease.app.evaluation import evaluate_folder
 from ease.errors import EaseError
 from ease.methods import Compaction, Learner, compactable
 from ease.progress import Progress
-from ease.storage import files as durable
-from ease.storage.files import FileEntry
+from ease.storage.contents import FileEntry, encode_tensors, entry_of
 from ease.storage.model_directory import OWNER, ModelDirectory, model_directory
 
 
@@ -142,10 +141,7 @@ def _rates(
 def entries(learner: Learner) -> dict[str, FileEntry]:
     """Size and checksum of the files that a learner would be saved to."""
     files, _ = learner.state()
-    return {
-        name: durable.entry_of(durable.encode_tensors(tensors, {OWNER: name}))
-        for name, tensors in files.items()
-    }
+    return {name: entry_of(encode_tensors(tensors, {OWNER: name})) for name, tensors in files.items()}
 
 
 def size_of(

@@ -21,7 +21,8 @@ from ease.app.classifier import Classifier
 from ease.app.prediction import no_finite_scores
 from ease.errors import EaseError
 from ease.progress import Progress
-from ease.storage.files import encode_json, write_all
+from ease.storage.contents import encode_json
+from ease.storage.files import write_all
 from ease.streams.images import jpeg_thumbnail
 from ease.streams.intake import LabelledImages, collect_images
 

@@ -20,7 +20,8 @@ from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
 from ease.app.explain import Explanation, Map
-from ease.storage.files import encode_json, write_all
+from ease.storage.contents import encode_json
+from ease.storage.files import write_all
 
 SIDE = 288
 """Side length of each of the three pictures beside each other, in pixels."""

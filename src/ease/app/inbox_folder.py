@@ -23,6 +23,7 @@ from ease.app.outcomes import read_counts, write_counts
 from ease.errors import EaseError
 from ease.filesystem import is_file, is_folder, resolved
 from ease.storage import files as durable
+from ease.storage.contents import read_json, write_json
 from ease.storage.lock import BusyError, WriterLock
 from ease.storage.model_directory import ModelDirectory
 from ease.streams.intake.names import display_name
@@ -118,7 +119,7 @@ class InboxFolder:
                     own.append(facts.id)
                 elif file != facts.file or (facts.name in every and number is not None):
                     self._write(facts.model_copy(update={"file": file, "name": present}))
-            durable.write_json(self.path / _FORGETTING, {"class": class_id, "photos": own})
+            write_json(self.path / _FORGETTING, {"class": class_id, "photos": own})
             try:
                 yield
             finally:
@@ -136,7 +137,7 @@ class InboxFolder:
             return
         known, wanted = self.known(), None
         with contextlib.suppress(EaseError):  # a damaged marker is of no use
-            wanted = durable.read_json(marker, 2**20)
+            wanted = read_json(marker, 2**20)
         if isinstance(wanted, dict) and wanted.get("class") not in known.classes:
             for photo_id in wanted.get("photos", []):
                 if isinstance(photo_id, str) and _ID.fullmatch(photo_id):
@@ -258,7 +259,7 @@ class InboxFolder:
 
 
 def _read(path: Path, photo_id: str) -> Facts:
-    facts = Facts.model_validate(durable.read_json(path, _FACTS_BYTES))
+    facts = Facts.model_validate(read_json(path, _FACTS_BYTES))
     if facts.id != photo_id:
         raise EaseError(f"{path} holds the facts of another photo: remove it")
     return facts

@@ -11,7 +11,7 @@ from typing import Any
 from ease.app.companions import companion
 from ease.errors import EaseError
 from ease.filesystem import entries, is_folder
-from ease.storage.files import read_json, write_json
+from ease.storage.contents import read_json, write_json
 from ease.storage.lock import WriterLock
 
 JOB_ID = re.compile(r"[0-9]{8}-[0-9]{6}-[0-9a-f]{6}")

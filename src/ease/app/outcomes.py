@@ -11,7 +11,7 @@ from pydantic import ConfigDict, Field, ValidationError
 from ease.documents import Count, Document, Text
 from ease.errors import EaseError
 from ease.filesystem import is_file
-from ease.storage.files import read_json, write_json
+from ease.storage.contents import read_json, write_json
 
 FILE = "counts.json"
 MOST_GENERATIONS = 200

@@ -17,7 +17,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 from ease.app.archive import ARCHIVE_LIMIT, PIECE
 from ease.documents import reason_of
 from ease.errors import EaseError
-from ease.filesystem import is_folder, shown, size_of, what_is
+from ease.filesystem import explained, is_folder, shown, size_of, what_is
 from ease.storage import files as durable
 
 TOKEN = "EASE_SHARE_TOKEN"
@@ -100,7 +100,7 @@ class FilePlace:
         if not size or size > limit:  # files of the system that say that they are empty may never end
             problem = f"larger than {limit} bytes" if size else "empty"
             raise EaseError(f"{shown(path)} is {problem}: check that it is the right file")
-        with durable.explained("read", path), open(path, "rb") as source:
+        with explained("read", path), open(path, "rb") as source:
             _copy(source, sink, limit, str(path))
         return True
 
@@ -271,7 +271,7 @@ def _copy(source: Any, sink: BinaryIO, limit: int, where: str) -> int:
         copied += len(piece)
         if copied > limit:
             raise EaseError(f"{where} is larger than {limit} bytes: check that it is the right file")
-        with durable.explained("write", sink.name):  # it is not the source that fails
+        with explained("write", sink.name):  # it is not the source that fails
             sink.write(piece)
     return copied
 

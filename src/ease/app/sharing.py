@@ -15,6 +15,7 @@ from ease.app.places import LARGEST, SMALL, Place, place
 from ease.errors import EaseError
 from ease.filesystem import resolved
 from ease.storage import files as durable
+from ease.storage.contents import sha256_of
 from ease.storage.model_directory import model_directory
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -83,7 +84,7 @@ def push(
     with _private(_temporary_place() / "ease-push") as folder:
         archive = folder / "model.ease"
         done = pack(directory.path, archive, weights=weights, images=images)
-        digest = durable.sha256_of(archive)
+        digest = sha256_of(archive)
         beside = {f"{where.name}.sha256": f"{digest}  {where.name}\n".encode(), "README.md": card.encode()}
         where.put(archive, beside)
     return TransferredModel(where.shown, where.name, digest, done.bytes, done.generation)
@@ -113,7 +114,7 @@ def pull(source: str, model: Path | str, *, sha256: str | None = None) -> Transf
         with open(archive, "xb") as sink:
             if not where.get("", sink, LARGEST):
                 raise EaseError(f"there is no model at {where.shown}: check the place")
-        found = durable.sha256_of(archive)
+        found = sha256_of(archive)
         expected = {
             "given": None if sha256 is None else sha256.strip().lower(),
             "beside": _beside(where, folder),

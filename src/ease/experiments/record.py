@@ -16,7 +16,7 @@ from ease.config import RecordedConfig
 from ease.documents import Count, Document, Text, fault_of, shortened
 from ease.errors import EaseError
 from ease.filesystem import entries, exists, is_file, is_folder, resolved, shown
-from ease.storage.files import read_json, write_json
+from ease.storage.contents import read_json, write_json
 
 FORMAT = 2
 RECORD, STARTED = "record.json", "run.json"

@@ -37,6 +37,7 @@ from ease.methods import (
 from ease.progress import Progress, Quiet
 from ease.reporting.report import write_report
 from ease.storage import files as durable
+from ease.storage.contents import write_json
 from ease.storage.manifest import StageProgress
 from ease.storage.model_directory import ModelDirectory
 from ease.streams import Task
@@ -204,7 +205,7 @@ class _Run:
         if self.fresh:
             self.folder.check_free()  # again: another run may have taken the folder meanwhile
             started = RunStart(config=self.config, notes=self.notes, inputs=self.inputs)
-            durable.write_json(self.folder.config, started.as_json())
+            write_json(self.folder.config, started.as_json())
 
     def _learn(self, task: Task) -> None:
         self.engine.ledger = Ledger()
@@ -270,7 +271,7 @@ class _Run:
             if writer:
                 durable.make_folder(self.folder.stage(number).parent)
                 self._write_logits(number, logits, labels)
-                durable.write_json(self.folder.stage(number), stage.as_json())
+                write_json(self.folder.stage(number), stage.as_json())
         self.progress.say(
             f"stage {number}/{len(self.stream)}: {score.accuracy:.2f} % of {score.count} images"
         )

@@ -24,6 +24,7 @@ from ease.methods import (
     current_settings,
 )
 from ease.storage import files as durable
+from ease.storage.contents import read_json
 from ease.storage.model_directory import ModelDirectory
 
 
@@ -44,7 +45,7 @@ class RunStart(Document):
     def read(cls, path: Path) -> RunStart:
         """The start of the run in a file. Settings that only an earlier version had become notes."""
         started = _read(cls, path)
-        stored = durable.read_json(path)["config"].get("settings") or {}
+        stored = read_json(path)["config"].get("settings") or {}
         dropped = current_settings(started.config.method, stored)[1]
         notes = [*started.notes, *(note for note in dropped if note not in started.notes)]
         return started.model_copy(update={"notes": notes})
@@ -95,7 +96,7 @@ AnyDocument = TypeVar("AnyDocument", bound=Document)
 
 
 def _read(model: type[AnyDocument], path: Path) -> AnyDocument:
-    value = durable.read_json(path)
+    value = read_json(path)
     try:
         return model.model_validate(value)
     except ValidationError as error:

@@ -19,7 +19,7 @@ from ease.methods._base import Files, Learner
 from ease.methods._older_settings import current_settings
 from ease.methods._registry import find_method
 from ease.methods._weights import remember_weights, with_weights
-from ease.storage.files import damaged
+from ease.storage.contents import damaged
 from ease.storage.manifest import BackboneEntry, ClassEntry, Manifest, ModelState
 from ease.storage.model_directory import Generation, ModelDirectory
 from ease.streams import Stream

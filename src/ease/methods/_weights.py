@@ -16,7 +16,7 @@ from ease.backbone.weights_file import SUFFIXES
 from ease.backbone.zoo import EMBEDDED
 from ease.errors import EaseError
 from ease.filesystem import is_folder, shown, what_is
-from ease.storage.files import read_json, sha256_of, write_json
+from ease.storage.contents import read_json, sha256_of, write_json
 from ease.storage.manifest import BackboneEntry
 from ease.storage.model_directory import ModelDirectory
 

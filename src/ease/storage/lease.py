@@ -19,6 +19,7 @@ from ease.documents import Count, Document, Text
 from ease.errors import EaseError
 from ease.filesystem import explained, read_bytes
 from ease.storage import files as durable
+from ease.storage.contents import encode_json
 
 LEASE_SECONDS = 60.0
 """A holder that shows no sign of life for so long has lost its lease."""
@@ -175,7 +176,7 @@ class Lease:
             total=self.total,
             released=released,
         )
-        content = durable.encode_json(holder.as_json())
+        content = encode_json(holder.as_json())
         durable.write_atomic(_path(self.folder, self.token), content, durable=False)
 
     def _keep_alive(self, stop: threading.Event) -> None:

@@ -14,8 +14,15 @@ from pydantic import ConfigDict, Field, ValidationError, field_validator
 
 from ease.documents import Count, Document, Text, cannot_be_shown, fault_of
 from ease.errors import EaseError
-from ease.storage import files as durable
-from ease.storage.files import FileEntry
+from ease.storage.contents import (
+    JSON_LIMIT,
+    TENSORS_LIMIT,
+    FileEntry,
+    damaged,
+    decode_json,
+    encode_json,
+    entry_of,
+)
 
 FORMAT = 1
 LAST_GENERATION = 10**9
@@ -249,7 +256,7 @@ def encode_manifest(number: int, state: ModelState, stored: Mapping[str, StoredF
         },
     }
     raw = sealed(manifest)
-    if len(raw) > durable.JSON_LIMIT or number > LAST_GENERATION:
+    if len(raw) > JSON_LIMIT or number > LAST_GENERATION:
         raise EaseError(
             f"generation {number} is too large for one manifest: clear the history, keep less in it"
         )
@@ -258,10 +265,10 @@ def encode_manifest(number: int, state: ModelState, stored: Mapping[str, StoredF
 
 def sealed(body: Mapping[str, Any]) -> bytes:
     """The bytes of a manifest: its values, and the checksum of their encoding."""
-    plain = durable.encode_json(dict(body))
-    checksum = durable.entry_of(plain).sha256
+    plain = encode_json(dict(body))
+    checksum = entry_of(plain).sha256
     if "checksum" in body or not body:
-        return durable.encode_json({**body, "checksum": checksum})
+        return encode_json({**body, "checksum": checksum})
     # The same bytes as encoding everything once more, which takes most of the time of a long manifest.
     return plain.removesuffix(b"\n}\n") + f',\n "checksum": "{checksum}"\n}}\n'.encode()
 
@@ -278,13 +285,13 @@ def decode_manifest(raw: bytes, path: Path) -> Manifest:
         return Manifest.model_validate({**values, "files": _stored_files(values, path)})
     except ValidationError as error:
         where, message = fault_of(error)
-        raise durable.damaged(path, f"{where}: {message}" if where else message) from None
+        raise damaged(path, f"{where}: {message}" if where else message) from None
 
 
 def _unsealed(raw: bytes, path: Path) -> dict[str, Any]:
-    values = durable.decode_json(raw, path)
+    values = decode_json(raw, path)
     if not isinstance(values, dict) or type(values.get("format")) is not int:
-        raise durable.damaged(path, "it is not a manifest")
+        raise damaged(path, "it is not a manifest")
     # Before the checksum: a later format may compute it in another way.
     if values["format"] > FORMAT:
         raise EaseError(
@@ -295,11 +302,11 @@ def _unsealed(raw: bytes, path: Path) -> dict[str, Any]:
         # Byte for byte, so that not even a repeated key or a different spelling of a number passes.
         whole = sealed(body)
     except ValueError as error:
-        raise durable.damaged(path, "it is not a manifest") from error
+        raise damaged(path, "it is not a manifest") from error
     if whole != raw:
-        raise durable.damaged(path, "its checksum differs")
+        raise damaged(path, "its checksum differs")
     if type(values.get("generation")) is not int or not 1 <= values["generation"] <= LAST_GENERATION:
-        raise durable.damaged(path, "it has no generation")
+        raise damaged(path, "it has no generation")
     return values
 
 
@@ -307,17 +314,17 @@ def _stored_files(values: Mapping[str, Any], path: Path) -> dict[str, StoredFile
     """The file table of a manifest."""
     table = values.get("files")
     if not isinstance(table, dict):
-        raise durable.damaged(path, "it names no files")
+        raise damaged(path, "it names no files")
     stored = {}
     for name, entry in table.items():
         if not FILE_NAME.fullmatch(name) or not isinstance(entry, dict):
-            raise durable.damaged(path, f"its entry '{name}' is no entry")
+            raise damaged(path, f"its entry '{name}' is no entry")
         where, sha256, size = entry.get("path"), entry.get("sha256"), entry.get("size")
         if not isinstance(where, str) or not _PATH.fullmatch(where):
-            raise durable.damaged(path, f"the path of '{name}' is not one inside the model directory")
+            raise damaged(path, f"the path of '{name}' is not one inside the model directory")
         if not isinstance(sha256, str) or not _SHA256.fullmatch(sha256):
-            raise durable.damaged(path, f"the checksum of '{name}' is none")
-        if type(size) is not int or not 0 < size <= durable.TENSORS_LIMIT:
-            raise durable.damaged(path, f"the size of '{name}' is out of bounds")
+            raise damaged(path, f"the checksum of '{name}' is none")
+        if type(size) is not int or not 0 < size <= TENSORS_LIMIT:
+            raise damaged(path, f"the size of '{name}' is out of bounds")
         stored[name] = StoredFile(sha256, size, where)
     return stored

@@ -12,9 +12,20 @@ from pathlib import Path
 from torch import Tensor
 
 from ease.errors import EaseError
-from ease.filesystem import entries, is_file, is_folder, is_inside, shown, what_is
+from ease.filesystem import entries, explained, is_file, is_folder, is_inside, read_bytes, shown, what_is
 from ease.storage import files as durable
-from ease.storage.files import FileEntry
+from ease.storage.contents import (
+    JSON_LIMIT,
+    BrokenFileError,
+    FileEntry,
+    damaged,
+    encode_json,
+    encode_tensors,
+    entry_of,
+    read_checked,
+    read_metadata,
+    read_tensors,
+)
 from ease.storage.lock import WriterLock
 from ease.storage.manifest import (
     FILE_NAME,
@@ -105,15 +116,13 @@ class ModelDirectory:
                 hint = (
                     f"roll back to generation {known}" if known else "check the path, or learn a first task"
                 )
-                raise durable.BrokenFileError(
-                    f"there is no model in {shown(self.path)} (no manifest.json): {hint}"
-                )
+                raise BrokenFileError(f"there is no model in {shown(self.path)} (no manifest.json): {hint}")
             raise EaseError(
                 f"the model in {self.path} has no generation {generation}: known: {known or 'none'}"
             )
-        manifest = decode_manifest(durable.read_bytes(path, durable.JSON_LIMIT), path)
+        manifest = decode_manifest(read_bytes(path, JSON_LIMIT), path)
         if generation is not None and manifest.generation != generation:
-            raise durable.damaged(path, f"it holds generation {manifest.generation}")
+            raise damaged(path, f"it holds generation {manifest.generation}")
         return manifest
 
     def version(self, generation: int) -> tuple[int, int, int] | None:
@@ -139,9 +148,9 @@ class ModelDirectory:
     def _read_tensors(self, name: str, entry: StoredFile) -> dict[str, Tensor]:
         """The tensors of a file. They need not be written again as long as neither they nor the file change."""
         path = self._inside(entry.path)
-        with durable.explained("read", path):
+        with explained("read", path):
             facts = facts_of(path)
-        tensors = durable.read_tensors(path, entry)
+        tensors = read_tensors(path, entry)
         saved = RememberedFile.of(tensors, entry, facts)
         if saved is not None:
             self._saved[name] = saved
@@ -153,7 +162,7 @@ class ModelDirectory:
 
     def read(self, entry: StoredFile) -> bytes:
         """The checked content of one file."""
-        return durable.read_checked(self._inside(entry.path), entry)
+        return read_checked(self._inside(entry.path), entry)
 
     def verify(self, generation: int | None = None) -> None:
         """Check every file of a generation against its manifest."""
@@ -199,7 +208,7 @@ class ModelDirectory:
         Returns:
             The number of the new generation.
         """
-        durable.encode_json(state.as_json())  # what JSON cannot hold fails before anything is written
+        encode_json(state.as_json())  # what JSON cannot hold fails before anything is written
         for name in files:
             if not FILE_NAME.fullmatch(name):
                 raise ValueError(f"'{name}' is no model file: name it folder/name, such as subspaces/0003")
@@ -219,10 +228,10 @@ class ModelDirectory:
                 for name in sorted(files):
                     saved = self._unchanged(name, files[name])
                     if saved is None:
-                        data = durable.encode_tensors(files[name], {OWNER: name})
-                        known = self._known(name, durable.entry_of(data), recorded)
+                        data = encode_tensors(files[name], {OWNER: name})
+                        known = self._known(name, entry_of(data), recorded)
                         entry = known or self._add(name, data, number, written)
-                        with durable.explained("read", self.path / entry.path):
+                        with explained("read", self.path / entry.path):
                             facts = facts_of(self.path / entry.path)
                         saved = RememberedFile.of(files[name], entry, facts, content_of(files[name]))
                     else:
@@ -254,7 +263,7 @@ class ModelDirectory:
                 self._finish_clearing()
             self.verify(generation)
             self._sweep(())
-            self._point_at(durable.read_bytes(self._manifest_file(generation), durable.JSON_LIMIT))
+            self._point_at(read_bytes(self._manifest_file(generation), JSON_LIMIT))
 
     def clear_history(self) -> None:
         """Remove all generations but the current one, and the files that only they used."""
@@ -269,7 +278,7 @@ class ModelDirectory:
                 durable.remove(self._manifest_file(number))
         folders = self._sweep(()) | {self.path / "manifests"}
         for folder in filter(Path.is_dir, folders):
-            with durable.explained("clear the history of", self.path):
+            with explained("clear the history of", self.path):
                 durable.sync_folder(folder)
 
     def _finish_clearing(self) -> None:
@@ -306,24 +315,24 @@ class ModelDirectory:
 
     def _point_at(self, raw: bytes) -> None:
         """Replace manifest.json. If this fails, the old manifest is still the current one."""
-        limit = durable.JSON_LIMIT
-        before = durable.read_bytes(self.manifest_path, limit) if self.exists else None
+        limit = JSON_LIMIT
+        before = read_bytes(self.manifest_path, limit) if self.exists else None
         try:
             durable.write_atomic(self.manifest_path, raw)
         except BaseException:
             # The folder's sync comes after the replacement, so a failure may leave the new manifest in place.
             if before is None:
                 durable.remove(self.manifest_path)
-            elif durable.read_bytes(self.manifest_path, limit) != before:
+            elif read_bytes(self.manifest_path, limit) != before:
                 durable.write_atomic(self.manifest_path, before)
             raise
 
     def _mend_copy(self, current: int) -> None:
         """Make sure that the numbered copy of the current manifest, which was just checked, exists and is correct."""
-        raw = durable.read_bytes(self.manifest_path, durable.JSON_LIMIT)
+        raw = read_bytes(self.manifest_path, JSON_LIMIT)
         copy = self._manifest_file(current)
         with contextlib.suppress(EaseError):
-            if durable.read_bytes(copy, durable.JSON_LIMIT) == raw:
+            if read_bytes(copy, JSON_LIMIT) == raw:
                 return
         durable.make_folder(copy.parent)
         durable.write_atomic(copy, raw)
@@ -332,7 +341,7 @@ class ModelDirectory:
         """Remove the files of a commit that failed, unless its manifest became the current one."""
         with contextlib.suppress(EaseError, OSError):
             durable.check_fence(self.path)  # who goes on in our place may have written files of these names
-            if self.exists and durable.read_bytes(self.manifest_path, durable.JSON_LIMIT) == raw:
+            if self.exists and read_bytes(self.manifest_path, JSON_LIMIT) == raw:
                 return
             for path in reversed(written):  # the manifest first: it must never name a file that is gone
                 path.unlink(missing_ok=True)
@@ -346,7 +355,7 @@ class ModelDirectory:
 
     def _seen_now(self) -> RememberedGeneration:
         """The current generation. The file is read each time, and decoded only if its content is new."""
-        raw = durable.read_bytes(self.manifest_path, durable.JSON_LIMIT)
+        raw = read_bytes(self.manifest_path, JSON_LIMIT)
         return self._seen_as(raw, self.manifest_path)
 
     def _seen_as(self, raw: bytes, path: Path) -> RememberedGeneration:
@@ -370,10 +379,10 @@ class ModelDirectory:
             raise EaseError(f"the model in {self.path} has no file '{name}' to keep: pass its tensors")
         entry = current[name]
         path = self._inside(entry.path)
-        with durable.explained("keep", path):
+        with explained("keep", path):
             size = path.stat().st_size
         if size != entry.size:
-            raise durable.damaged(path, f"it has {size} bytes in place of {entry.size}")
+            raise damaged(path, f"it has {size} bytes in place of {entry.size}")
         return entry
 
     def _unchanged(self, name: str, tensors: Mapping[str, Tensor]) -> RememberedFile | None:
@@ -398,7 +407,7 @@ class ModelDirectory:
             if known and (known.sha256, known.size) == (entry.sha256, entry.size):
                 # A file that was damaged since must not get into a new generation.
                 with contextlib.suppress(EaseError):
-                    durable.read_checked(self._inside(known.path), known)
+                    read_checked(self._inside(known.path), known)
                     return known
         return None
 
@@ -411,7 +420,7 @@ class ModelDirectory:
         durable.make_folder(path.parent)
         written.append(path)
         durable.write_atomic(path, data)
-        entry = durable.entry_of(data)
+        entry = entry_of(data)
         return StoredFile(entry.sha256, entry.size, relative)
 
     def _all_manifests(self) -> tuple[dict[Path, RememberedGeneration], bool]:
@@ -423,13 +432,13 @@ class ModelDirectory:
         paths += [self.manifest_path] if self.exists else []
         seen: dict[Path, tuple[tuple[int, int, int], RememberedGeneration]] = {}
         for path in paths:
-            with durable.explained("read", path):
+            with explained("read", path):
                 facts = path.stat()
             version = (facts.st_ino, facts.st_mtime_ns, facts.st_size)
             cached = self._manifests.get(path)
             if cached is None or cached[0] != version:
                 try:
-                    cached = (version, self._seen_as(durable.read_bytes(path, durable.JSON_LIMIT), path))
+                    cached = (version, self._seen_as(read_bytes(path, JSON_LIMIT), path))
                 except EaseError:  # an old one that is damaged must not keep the model from growing
                     continue
             seen[path] = self._manifests[path] = cached
@@ -487,7 +496,7 @@ def _is_ours(path: Path, kind: str) -> bool:
     if path.is_symlink() or not path.is_file():
         return False
     try:
-        owner = durable.read_metadata(path).get(OWNER, "")
+        owner = read_metadata(path).get(OWNER, "")
     except EaseError:
         return False
     return owner.startswith(f"{kind}/") and path.name.startswith(owner.removeprefix(f"{kind}/"))

@@ -19,7 +19,8 @@ from torch import Tensor, nn
 
 from ease.documents import Adjustable
 from ease.errors import EaseError
-from ease.storage.files import encode_tensors, make_folder, read_metadata, read_tensors, write_atomic
+from ease.storage.contents import encode_tensors, read_metadata, read_tensors
+from ease.storage.files import make_folder, write_atomic
 from ease.streams.images import ImageSet, IntArray
 from ease.streams.transforms import DRAWS
 from ease.training.randomness import permutation, seed_layers, uniforms

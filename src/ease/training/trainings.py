@@ -11,7 +11,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from ease.errors import EaseError
-from ease.storage.files import make_folder, read_metadata, read_tensors, write_tensors
+from ease.storage.contents import read_metadata, read_tensors, write_tensors
+from ease.storage.files import make_folder
 from ease.streams import ImageSet
 from ease.training.fit import Training
 

@@ -27,16 +27,8 @@ from ease.documents import Count, Document, Text
 from ease.errors import EaseError, unknown
 from ease.filesystem import entries, exists, shown, size_of
 from ease.progress import Progress, Quiet
-from ease.storage.files import (
-    check_folder_place,
-    entry_of,
-    make_folder,
-    read_json,
-    remove_tree,
-    sweep,
-    write_atomic,
-    write_json,
-)
+from ease.storage.contents import entry_of, read_json, write_json
+from ease.storage.files import check_folder_place, make_folder, remove_tree, sweep, write_atomic
 from ease.storage.lock import WriterLock
 from ease.training.hardware import AskedPrecision, Precision
 

@@ -27,7 +27,8 @@ from ease.documents import Count, Document, Text
 from ease.errors import EaseError
 from ease.filesystem import content_digest, exists, explained, is_file, shown
 from ease.progress import Progress, Quiet
-from ease.storage.files import check_place, read_json, remove, replacing, write_atomic, write_json
+from ease.storage.contents import read_json, write_json
+from ease.storage.files import check_place, remove, replacing, write_atomic
 from ease.storage.lock import WriterLock
 from ease.streams.intake.scan import Unreadable
 

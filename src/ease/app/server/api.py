@@ -26,7 +26,7 @@ from ease.app.server.routes import (
 from ease.app.server.service import Service
 from ease.app.server.tracing import OFF
 from ease.errors import EaseError
-from ease.storage.files import BrokenFileError
+from ease.storage.contents import BrokenFileError
 from ease.storage.lock import BusyError
 from ease.streams.intake.limits import TooLargeError
 

@@ -25,7 +25,8 @@ from ease.app.server.telemetry import Log, Metrics
 from ease.app.server.tracing import NoTracing
 from ease.app.server.work_folder import private_folder
 from ease.errors import EaseError
-from ease.storage.files import read_json, remove, write_atomic, write_json
+from ease.storage.contents import read_json, write_json
+from ease.storage.files import remove, write_atomic
 from ease.storage.model_directory import ModelDirectory
 
 JOBS_KEPT = 200

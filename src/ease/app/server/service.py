@@ -28,7 +28,8 @@ from ease.app.server.watching import activity_text
 from ease.app.server.work_folder import private_folder
 from ease.app.unsure import Groups
 from ease.errors import EaseError
-from ease.storage.files import make_folder, read_json, write_json
+from ease.storage.contents import read_json, write_json
+from ease.storage.files import make_folder
 from ease.storage.lock import BusyError, WriterLock
 from ease.storage.model_directory import ModelDirectory
 from ease.training.hardware import AskedPrecision, app_precision
