@@ -4,28 +4,38 @@ from __future__ import annotations
 
 import asyncio
 import io
+import math
 import shutil
 import struct
 import threading
 import zipfile
 import zlib
 from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import httpx
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from PIL import Image, ImageFile
 
+from ease.app.server import decoding
+from ease.app.server import service as served_models
 from ease.app.server.api import make_app
+from ease.app.server.decoding import OrderedThreads
 from ease.app.server.limits import Limits
+from ease.app.server.pending import FairQueue, Turn
 from ease.app.server.routes import learning, predicting
 from ease.streams.intake import TooLargeError
 from ease.streams.intake.sources.archive import CHUNK, unpack_images
 from tests.app.serving import GOOD, ROOM, World, png, sentence, serving, state_of, zipped
 
 Pictures = dict[str, list[np.ndarray]]
+LAST = Turn(math.inf, 10**9)
 
 
 @pytest.fixture(scope="module")
@@ -165,7 +175,7 @@ def test_no_further_image_is_decoded_and_the_model_not_asked_once_the_client_has
 
         body = form([(f"{i}.png", GOOD) for i in range(6)])
         sent = abandoned(make_app(world.service), "/predict", body, left)
-        world.service.decoders.submit(int).result()  # whatever was still to come has come
+        world.service.decoders.small.submit(LAST, int).result()  # whatever was still to come has come
         assert sent == []
         assert decoded == ["0.png"]
         assert asked == []
@@ -210,7 +220,7 @@ def test_a_prediction_that_takes_too_long_is_given_up(model: Path, monkeypatch: 
         answer = world.client.post("/predict", files=[("image", (f"{i}.png", GOOD)) for i in range(6)])
         go_on.set()
         assert "longer than 0.1 seconds" in sentence(answer, 503)
-        world.service.decoders.submit(int).result()
+        world.service.decoders.small.submit(LAST, int).result()
         assert decoded == ["0.png"]
         assert world.service.model.waiting == 0
 
@@ -226,7 +236,7 @@ def test_a_prediction_does_not_wait_for_the_large_images_of_others(
         return decode(content, name, *rest)
 
     monkeypatch.setattr(predicting, "decode", slowly)
-    monkeypatch.setattr(predicting, "LARGE_IMAGE_PIXELS", 1000)
+    monkeypatch.setattr(decoding, "LARGE_IMAGE_PIXELS", 1000)
 
     async def ask(app: Any) -> tuple[int, list[int]]:
         transport = httpx.ASGITransport(app)
@@ -244,6 +254,112 @@ def test_a_prediction_does_not_wait_for_the_large_images_of_others(
 
     with serving(model) as world:
         assert asyncio.run(ask(make_app(world.service))) == (200, [200] * 8)
+
+
+def test_one_photo_is_not_held_up_by_large_requests_and_of_these_the_first_is_finished_first(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, go_on, decoded, decode = threading.Event(), threading.Event(), [], predicting.decode
+    large = [[f"{client}/{i}.png" for i in range(8)] for client in range(12)]
+
+    def slowly(content: bytes, name: str, *rest: Any) -> Any:
+        decoded.append(name)
+        begun.set()
+        assert go_on.wait(10)
+        return decode(content, name, *rest)
+
+    monkeypatch.setattr(predicting, "decode", slowly)
+    monkeypatch.setattr(served_models, "DECODERS", 1)
+
+    async def ask(app: Any) -> list[int]:
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+
+            async def post(names: list[str]) -> int:
+                files = [("image", (name, GOOD)) for name in names]
+                return (await client.post("/predict", files=files)).status_code
+
+            others = []
+            for names in large:
+                others.append(asyncio.ensure_future(post(names)))
+                await asyncio.sleep(0.02)
+            await asyncio.to_thread(begun.wait, 10)
+            mine = asyncio.ensure_future(post(["mine.png"]))
+            await asyncio.sleep(0.1)
+            go_on.set()
+            return list(await asyncio.gather(mine, *others))
+
+    with serving(model) as world:
+        assert asyncio.run(ask(make_app(world.service))) == [200] * 13
+    # While a request is between two of its images, the thread takes one of the next request.
+    assert decoded.index("mine.png") <= 6
+    assert decoded.index(large[0][-1]) < decoded.index(large[-1][2])
+
+
+def test_of_what_waits_for_the_model_the_smallest_is_first(standing: World, pictures: Pictures) -> None:
+    model, go_on, answered = standing.service.model, threading.Event(), []
+    one = standing.service.ready().classifier.pixels([pictures["d0"][5]])
+    with ThreadPoolExecutor() as others:
+        held = others.submit(model.between, lambda: go_on.wait(10))
+        asked = [model.submit(one.expand(count, -1, -1, -1), 1) for count in (40, 40, 1)]
+        for name, future in zip(("first", "second", "small"), asked, strict=True):
+            future.add_done_callback(lambda _, name=name: answered.append(name))
+        go_on.set()
+        assert held.result(10)
+    assert [len(future.result(60).predictions) for future in asked] == [40, 40, 1]
+    assert answered.index("small") < answered.index("second")  # "first" may be the one in four
+
+
+@given(st.lists(st.one_of(st.none(), st.integers(1, 3)), max_size=40))
+def test_small_requests_are_first_and_one_in_four_is_the_oldest(steps: list[int | None]) -> None:
+    """A number puts a request of so many images; None takes one."""
+    waiting: list[Turn] = []
+    fair: FairQueue[Turn] = FairQueue()
+    small, old = [], []
+    for arrival, images in enumerate(steps):
+        if images is not None:
+            turn = Turn(images, arrival)
+            waiting.append(turn)
+            fair.put((turn, turn))
+        elif waiting:
+            taken, same = fair.get_nowait()
+            assert taken == same
+            small.append(taken == min(waiting))
+            old.append(taken == waiting[0])
+            waiting.remove(taken)
+    for four in range(len(small) - 3):
+        assert sum(small[four : four + 4]) >= 3
+        assert any(old[four : four + 4])
+    assert fair.qsize() == len(waiting)
+
+
+@given(data=st.data(), count=st.integers(0, 8))
+def test_work_that_was_cancelled_is_not_done_and_all_other_is_done_once(
+    data: st.DataObject, count: int
+) -> None:
+    threads, go_on, done = OrderedThreads(1, "test"), threading.Event(), []
+    threads.submit(Turn(0, 0), go_on.wait)
+    turns = [Turn(data.draw(st.integers(1, 3)), n + 1) for n in range(count)]
+    futures = [threads.submit(turn, partial(done.append, turn)) for turn in turns]
+    cancelled = data.draw(st.sets(st.sampled_from(turns))) if turns else set()
+    for turn, future in zip(turns, futures, strict=True):
+        if turn in cancelled:
+            assert future.cancel()
+    go_on.set()
+    threads.submit(LAST, int).result(10)
+    threads.stop()
+    assert sorted(done) == sorted(set(turns) - cancelled)
+
+
+def test_what_still_waits_when_threads_stop_is_cancelled() -> None:
+    threads, begun, go_on = OrderedThreads(1, "test"), threading.Event(), threading.Event()
+    running = threads.submit(Turn(1, 0), lambda: begun.set() or go_on.wait(10))
+    waiting = threads.submit(Turn(1, 1), int)
+    assert begun.wait(10)
+    threading.Timer(0.1, go_on.set).start()
+    threads.stop()
+    assert running.result(0) is True
+    assert waiting.cancelled()
 
 
 # --- archives -------------------------------------------------------------------------------------

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import os
 import queue
 import threading
@@ -18,6 +20,7 @@ from torch import Tensor
 
 from ease.app.classifier import Classifier
 from ease.app.prediction import Prediction
+from ease.app.server.pending import FairQueue, PendingWork, Turn
 from ease.app.server.refusals import stopping
 from ease.app.server.scoring import OwnScorer, Scorer
 from ease.app.server.shared import Backbones
@@ -30,6 +33,8 @@ from ease.storage.model_directory import ModelDirectory
 from ease.training.hardware import Precision
 
 BATCH = 64
+LAST = math.inf
+"""The size of the signal to stop: it comes after all that waits."""
 BATCH_WAIT = 0.002
 """Seconds to wait for requests that are still being decoded, so that they share a batch."""
 WATCH_PERIOD = 1.0
@@ -80,21 +85,8 @@ class PendingPrediction:
     span: Any = None
 
 
-@dataclass(frozen=True)
-class PendingWork:
-    """A short piece of other work for the prediction thread, such as one batch of an explanation."""
-
-    work: Callable[[], Any]
-    future: Future[Any]
-
-    def run(self) -> None:
-        """Do it, unless it was cancelled."""
-        if not self.future.set_running_or_notify_cancel():
-            return
-        try:
-            self.future.set_result(self.work())
-        except BaseException as error:  # the caller gets it from the future
-            self.future.set_exception(error)
+Pending = PendingPrediction | PendingWork | None
+"""What waits for the prediction thread; None is the signal to stop."""
 
 
 class Model:
@@ -138,8 +130,8 @@ class Model:
         self._tracing, self._backbones = tracing or NoTracing(), backbones or Backbones()
         self._directory = ModelDirectory(path)
         self._served: Served | None = None
-        self._queue: queue.SimpleQueue[PendingPrediction | PendingWork | None] = queue.SimpleQueue()
-        self._left_over: PendingPrediction | PendingWork | None = None
+        self._queue: FairQueue[Pending] = FairQueue()
+        self._arrivals = itertools.count()
         self._count = threading.Lock()
         self._waiting = 0  # admitted and not answered yet
         self._decoding = 0  # of these, not yet in the queue
@@ -162,7 +154,7 @@ class Model:
     def stop(self) -> None:
         """Answer the requests that are waiting, then end."""
         self._stopped.set()
-        self._queue.put(None)
+        self._put(LAST, None)
         for thread in self._threads:
             if thread.ident is not None:
                 thread.join()
@@ -211,10 +203,11 @@ class Model:
     ) -> Future[Answer]:
         """Queue images that `Classifier.pixels` prepared, [N, 3, s, s]; set `abandoned` if the client has left."""
         future: Future[Answer] = Future()
-        self._queue.put(
+        self._put(
+            len(pixels),
             PendingPrediction(
                 pixels, top, digests, future, abandoned or threading.Event(), self._tracing.here()
-            )
+            ),
         )
         return future
 
@@ -224,13 +217,16 @@ class Model:
         Longer work calls this for each of its pieces: predictions that arrive meanwhile wait for one piece only, and
         nothing else uses the model at the same time.
         """
-        one = PendingWork(work, Future())
-        self._queue.put(one)
+        one = PendingWork(work)
+        self._put(self._batch, one)  # it takes about as long as a full batch
         while not wait([one.future], timeout=1).done:
             if not self._threads[0].is_alive():
                 raise stopping()
         result: T = one.future.result()
         return result
+
+    def _put(self, images: float, pending: Pending) -> None:
+        self._queue.put((Turn(images, next(self._arrivals)), pending))
 
     def _predict_all(self) -> None:
         while (pending := self._assembled()) is not None:
@@ -270,30 +266,26 @@ class Model:
         with self._assembling:
             batch = self._next_batch()
             if batch is None:
-                self._queue.put(None)  # for the other threads
+                self._put(LAST, None)  # for the other threads
             return batch
 
     def _next_batch(self) -> list[PendingPrediction] | None:
         """Requests that fit into one batch, at least one; waits for the first. None when the server stops."""
-        first = self._left_over or self._queue.get()
-        self._left_over = None
+        _, first = self._queue.get()
         while isinstance(first, PendingWork):
             first.run()
-            first = self._queue.get()
+            _, first = self._queue.get()
         if first is None:
             return None
         pending, size, until = [first], len(first.pixels), time.monotonic() + BATCH_WAIT
         while size < self._batch:
             wait = until - time.monotonic() if self._decoding else 0.0
             try:
-                one = self._queue.get(timeout=wait) if wait > 0 else self._queue.get_nowait()
+                turn, one = self._queue.get(timeout=wait) if wait > 0 else self._queue.get_nowait()
             except queue.Empty:
                 break
-            if one is None:  # the signal to stop is for the next call
-                self._queue.put(None)
-                break
-            if isinstance(one, PendingWork) or size + len(one.pixels) > self._batch:
-                self._left_over = one
+            if not isinstance(one, PendingPrediction) or size + len(one.pixels) > self._batch:
+                self._queue.put((turn, one))  # for the next call
                 break
             pending.append(one)
             size += len(one.pixels)

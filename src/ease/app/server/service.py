@@ -15,6 +15,7 @@ import torch
 from ease.app.activity import Activity
 from ease.app.inbox import Inbox
 from ease.app.job_book import job_book
+from ease.app.server.decoding import Decoders
 from ease.app.server.guard import check_token, without_paths
 from ease.app.server.jobs import Jobs, Start, start_process
 from ease.app.server.limits import Limits
@@ -114,10 +115,9 @@ class Service:
             life.callback(shutil.rmtree, self.folder, ignore_errors=True)
             self.uploads = self.folder / "predict"
             private_folder(self.uploads)
-            # Separate pools, so that a prediction waits for predictions only. Large images are decoded one at a time:
-            # one of them can take a gigabyte of memory, and a second or more.
-            self.decoders = self._threads(life, DECODERS, "decode")
-            self.large_decoder = self._threads(life, 1, "decode-large")
+            # Separate pools, so that a prediction waits for predictions only.
+            self.decoders = Decoders(DECODERS)
+            life.callback(self.decoders.stop)
             self.checkers = self._threads(life, DECODERS, "check")
             self.explainers = self._threads(life, EXPLAINERS, "explain")
             self.writers = self._threads(life, WRITERS, "write")

@@ -19,7 +19,7 @@ from ease.app.server.routes.bodies import FILE, multipart
 from ease.app.server.service import Service
 from ease.app.server.uploads import Form, receive_form
 from ease.app.server.work_folder import folder_for_request
-from ease.streams.intake.decode import LARGE_IMAGE_PIXELS, count_pixels, decode
+from ease.streams.intake.decode import decode
 from ease.streams.intake.sources import NamedFile
 
 NEAREST = 3
@@ -93,11 +93,9 @@ async def _explained(service: Service, served: Served, form: Form) -> Explanatio
 
 
 async def _pixels(service: Service, served: Served, upload: NamedFile) -> torch.Tensor:
-    loop, limits = asyncio.get_running_loop(), service.limits.image
+    decoders, limits = service.decoders, service.limits.image
 
-    def prepared() -> torch.Tensor:
-        return served.classifier.pixels([decode(upload.path.read_bytes(), upload.shown, limits)])
+    def prepared(image: NamedFile) -> torch.Tensor:
+        return served.classifier.pixels([decode(image.path.read_bytes(), image.shown, limits)])
 
-    count = await loop.run_in_executor(service.decoders, count_pixels, upload.path, upload.shown, limits)
-    threads = service.decoders if count <= LARGE_IMAGE_PIXELS else service.large_decoder
-    return await loop.run_in_executor(threads, prepared)
+    return await decoders.prepared(decoders.turn(1), upload, limits, prepared)

@@ -21,7 +21,7 @@ from ease.app.server.work_folder import folder_for_request
 from ease.app.unsure import is_unsure
 from ease.errors import EaseError
 from ease.streams.images import content_hash
-from ease.streams.intake.decode import LARGE_IMAGE_PIXELS, count_pixels, decode
+from ease.streams.intake.decode import decode
 from ease.streams.intake.sources import NamedFile
 
 MOST_CLASSES = 1000
@@ -120,22 +120,17 @@ async def _answer(
     service: Service, served: Served, uploads: list[NamedFile], top: int, named: bool
 ) -> tuple[Answer, list[str]]:
     """What the images show. If cancelled, it stops before the next image is decoded or the next batch is scored."""
-    loop, limits = asyncio.get_running_loop(), service.limits.image
+    decoders, limits = service.decoders, service.limits.image
 
     def prepared(upload: NamedFile) -> tuple[torch.Tensor, str]:
         content = upload.path.read_bytes()
         image = decode(content, upload.shown, limits)
         return served.classifier.pixels([image]), content_hash(content)
 
-    ready = []
+    turn = decoders.turn(len(uploads))
     with service.model.decoding(), service.tracing.span("decode", images=len(uploads)):
         # One after the other: a decoded photo is large, what the model reads of it is small.
-        for upload in uploads:
-            size = await loop.run_in_executor(
-                service.decoders, count_pixels, upload.path, upload.shown, limits
-            )
-            threads = service.decoders if size <= LARGE_IMAGE_PIXELS else service.large_decoder
-            ready.append(await loop.run_in_executor(threads, prepared, upload))
+        ready = [await decoders.prepared(turn, upload, limits, prepared) for upload in uploads]
     abandoned = threading.Event()
     try:
         digests = [digest for _, digest in ready]
