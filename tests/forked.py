@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import sys
@@ -33,6 +34,7 @@ class Forked:
     def _work(self, work: Callable[[], object], errors: Path) -> None:
         code = 1
         try:
+            atexit._clear()  # what the process of the tests does at its end is not for its children to do
             signal.signal(signal.SIGINT, signal.default_int_handler)
             for number, path in ((1, self.out), (2, errors)):
                 os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), number)

@@ -310,6 +310,32 @@ def test_of_what_waits_for_the_model_the_smallest_is_first(standing: World, pict
     assert answered.index("small") < answered.index("second")  # "first" may be the one in four
 
 
+def test_small_requests_do_not_hold_up_a_large_one_for_ever(standing: World, pictures: Pictures) -> None:
+    """A request that fills a batch by itself does not fit into one that small requests have begun."""
+    model, go_on, all_answered, answered = standing.service.model, threading.Event(), threading.Event(), []
+    one = standing.service.ready().classifier.pixels([pictures["d0"][5]])
+
+    def ask(images: int, more: int = 0) -> None:
+        def done(_: object) -> None:
+            answered.append(images)
+            if more:  # asked at once, so that small requests wait all the time
+                ask(images, more - 1)
+            if len(answered) == 1 + 6 * 10:
+                all_answered.set()
+
+        model.submit(one.expand(images, -1, -1, -1), 1).add_done_callback(done)
+
+    with ThreadPoolExecutor() as others:
+        held = others.submit(model.between, lambda: go_on.wait(10))
+        ask(64)
+        for _ in range(6):
+            ask(1, 9)
+        go_on.set()
+        assert held.result(10)
+    assert all_answered.wait(60)
+    assert answered.index(64) < 10
+
+
 @given(st.lists(st.one_of(st.none(), st.integers(1, 3)), max_size=40))
 def test_small_requests_are_first_and_one_in_four_is_the_oldest(steps: list[int | None]) -> None:
     """A number puts a request of so many images; None takes one."""

@@ -19,9 +19,8 @@ import pytest
 from starlette.testclient import TestClient
 
 from ease import Classifier
-from ease.app.server import several
+from ease.app.server import decoding, several
 from ease.app.server.model_list import make_app_of_models, merged
-from ease.app.server.routes import predicting
 from ease.app.server.several import ModelFolder
 from ease.app.server.telemetry import Log
 from ease.app.server.tokens import read_tokens
@@ -235,7 +234,7 @@ def test_requests_under_way_are_answered_when_their_model_goes(
         go_on.wait(20)
         return count_pixels(*about)
 
-    monkeypatch.setattr(predicting, "count_pixels", slow)
+    monkeypatch.setattr(decoding, "count_pixels", slow)
     with hosting(folder) as place, ThreadPoolExecutor(1) as client:
         files = images(*pictures["d8"][:2])
         answer = client.submit(place.client.post, "/m/high/predict", files=files)

@@ -66,7 +66,7 @@ class OrderedThreads:
         self._threads = ThreadPoolExecutor(count, name)
 
     def submit(self, turn: Turn, work: Callable[[], Any]) -> Future[Any]:
-        """Do some work when it is the turn of its turn."""
+        """Do some work when it is its turn."""
         one = PendingWork(work)
         self._waiting.put((turn, one))
         self._threads.submit(self._do_next)
@@ -79,4 +79,4 @@ class OrderedThreads:
             self._waiting.get()[-1].future.cancel()
 
     def _do_next(self) -> None:
-        self._waiting.get()[-1].run()  # as many calls as works: there is one
+        self._waiting.get()[-1].run()  # there are as many calls as pieces of work, so this never waits

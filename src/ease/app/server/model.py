@@ -285,7 +285,7 @@ class Model:
             except queue.Empty:
                 break
             if not isinstance(one, PendingPrediction) or size + len(one.pixels) > self._batch:
-                self._queue.put((turn, one))  # for the next call
+                self._queue.put_back((turn, one))  # for the next call
                 break
             pending.append(one)
             size += len(one.pixels)

@@ -31,6 +31,13 @@ class FairQueue(queue.Queue[tuple[Turn, T]]):
         self.queue: list[tuple[Turn, T]] = []
         self._taken = 0
 
+    def put_back(self, item: tuple[Turn, T]) -> None:
+        """Undo the last `get`: what does not fit now is not passed over when it is the oldest's turn."""
+        with self.mutex:
+            self._taken -= 1
+            self.queue.append(item)
+            self.not_empty.notify()
+
     def _qsize(self) -> int:
         return len(self.queue)
 
