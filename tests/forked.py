@@ -80,10 +80,11 @@ class Forked:
 
 def ease_command(*words: object) -> Callable[[], None]:
     """Work for a child: the `ease` command with these words."""
+    from ease.cli import main, parser
+
+    parser()  # made here once, and not in each child
 
     def work() -> None:
-        from ease.cli import main
-
         sys.argv = ["ease", *map(str, words)]
         main()
 

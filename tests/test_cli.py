@@ -513,7 +513,7 @@ def test_an_interrupted_command_says_how_to_go_on(
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("ease.cli.app", interrupted)
+    monkeypatch.setattr("ease.cli.parser", lambda: interrupted)
     monkeypatch.setattr("sys.argv", ["ease", command])
     with pytest.raises(SystemExit) as ended:
         main()

@@ -8,18 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 import yaml
 from PIL import Image
 
-from ease.cli import app
+from ease.cli import parser
 from ease.methods import methods
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
 LINK = re.compile(r"\]\((?!https?:|mailto:)([^)\s]+)\)")
-COMMANDS = typer.main.get_command(app)
+COMMANDS = parser()
 
 
 def name(path: Path) -> str:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import re
 import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
@@ -135,7 +135,7 @@ def backbone_from_state(
     dim = state["patch_embed.proj.weight"].shape[0]
     hidden = state["blocks.0.mlp.fc1.weight"].shape[0]
     _check_size(name, patch_size, img_size)
-    build = partial(
+    build = functools.partial(
         VisionTransformer,
         img_size=img_size,
         patch_size=patch_size,
@@ -161,20 +161,26 @@ def _embedded(
 ) -> Backbone:
     size = 64 if input_size is None else input_size
     _check_size(EMBEDDED, 8, size)
-    build = partial(
+    build = functools.partial(
         VisionTransformer, img_size=size, patch_size=8, embed_dim=192, depth=6, num_heads=3, num_classes=0
     )
-    if pretrained and tensors is None:
-        tensors = _embedded_tensors()
-    if tensors is None:
-        vit = _random(build)
-        tensors = vit.state_dict()
+    if tensors is not None:
+        vit, content = _without_weights(build), tensors_hash(_without_classifier(tensors))
+        _load(vit, tensors, f"weights file '{weights}'", EMBEDDED)
+    elif pretrained:
+        vit, content = _without_weights(build), _embedded_hash()
+        _load(vit, _embedded_tensors(), "its embedded file", EMBEDDED)
     else:
-        vit = _without_weights(build)
-        _load(vit, tensors, "its embedded file" if weights is None else f"weights file '{weights}'", EMBEDDED)
+        vit = _random(build)
+        content = tensors_hash(vit.state_dict())
     half = {"mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5), "interpolation": "bicubic"}
     pixels = _pixels(size, half, normalize)
-    return Backbone(vit, EMBEDDED, tensors_hash(_without_classifier(tensors)), pixels)
+    return Backbone(vit, EMBEDDED, content, pixels)
+
+
+@functools.cache
+def _embedded_hash() -> str:
+    return tensors_hash(_without_classifier(_embedded_tensors()))
 
 
 def _embedded_tensors() -> dict[str, Tensor]:
@@ -214,7 +220,7 @@ def _create(
     if pretrained and not timm.list_pretrained(name if "." in name else f"{name}.*"):
         raise EaseError(f"timm has no weights for backbone '{name}'; give a local file with --weights")
     size = {} if input_size is None or resample else {"img_size": input_size}
-    build = partial(timm.create_model, name, num_classes=0, **size)
+    build = functools.partial(timm.create_model, name, num_classes=0, **size)
     if not pretrained:
         return _without_weights(build) if complete else _random(build)
     with _private_randomness():

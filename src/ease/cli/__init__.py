@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import io
 import logging
 import os
 import sys
 import warnings
 from collections.abc import Callable
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -105,6 +106,12 @@ for name, command in lists.LISTS.items():  # the older names of 'ease list NAME'
         app.command(name, hidden=True)(command)
 
 
+@functools.cache
+def parser() -> Any:
+    """What reads a command line. It is built once: to look at the signatures of all commands takes its time."""
+    return typer.main.get_command(app)
+
+
 def script() -> None:
     """The console script: `main`, and then the end of the process."""
     end_once()
@@ -126,7 +133,7 @@ def main() -> None:
     try:
         _check_folder()
         _check_words(sys.argv[1:])
-        code = int(app(with_address(sys.argv[1:]), standalone_mode=False) or 0)
+        code = int(parser()(with_address(sys.argv[1:]), standalone_mode=False) or 0)
         if code == INTERRUPTED:  # typer has caught Ctrl-C itself
             raise KeyboardInterrupt
         sys.stdout.flush()  # a full disk is found here, not when the interpreter ends

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from importlib.resources import files
 from pathlib import Path
 
@@ -27,11 +28,14 @@ PAGE_KINDS = {
 def add_routes(app: FastAPI, service: Service) -> None:
     """Add the page, its files and the documentation of the API; to be called after all other routes."""
     known = _page_files()
-    text = docs.page(app.openapi())
+
+    @functools.cache
+    def page_of_docs() -> str:
+        return docs.page(app.openapi())
 
     @app.get("/docs", include_in_schema=False)
     async def documentation() -> Response:
-        return HTMLResponse(text, headers={"Content-Security-Policy": docs.POLICY})
+        return HTMLResponse(page_of_docs(), headers={"Content-Security-Policy": docs.POLICY})
 
     def file(name: str) -> Response:
         if name not in known:
