@@ -2,8 +2,9 @@
 
 Starts a real `ease serve` on a small model of glyphs, measures single predictions one after the other, then several
 clients at once while a job learns more classes. Every answer is compared with its generation's offline confidences.
+With --crowd, one client asks once more while others send as many large photos as a request may have.
 
-    python benchmarks/serving.py [--clients 4] [--predictions 200] [--more 20]
+    python benchmarks/serving.py [--clients 4] [--predictions 200] [--more 20] [--crowd 60]
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ from ease import Classifier
 from ease.streams.datasets import load_dataset
 
 KNOWN = 10
+CROWDED = 60
+"""Predictions of the one client beside the crowd."""
 
 
 @dataclass
@@ -139,6 +142,36 @@ def ask_together(server: Server, images: list[bytes], clients: int, predictions:
     return whole
 
 
+def ask_in_a_crowd(server: Server, images: list[bytes], crowd: int, most: int) -> tuple[Answers, int, int]:
+    """One client, and beside it a crowd that sends `most` photos of 16 megapixels in each request.
+
+    Returns:
+        The answers to the one client, and how many requests of the crowd were answered and refused.
+    """
+    buffer = io.BytesIO()
+    Image.radial_gradient("L").resize((4000, 4000)).convert("RGB").save(buffer, "JPEG", quality=60)
+    files = [("image", (f"{i}.jpg", buffer.getvalue())) for i in range(most)]
+    ended, codes = threading.Event(), []
+
+    def press() -> None:
+        with server.client() as client:
+            while not ended.is_set():
+                codes.append(client.post("/predict", files=files).status_code)
+
+    threads = [threading.Thread(target=press) for _ in range(crowd)]
+    for thread in threads:
+        thread.start()
+    time.sleep(5)  # until all of them have come
+    one, start = Answers(), time.perf_counter()
+    with server.client() as client:
+        ask(client, images, [i % len(images) for i in range(CROWDED)], one)
+    one.seconds = time.perf_counter() - start
+    ended.set()
+    for thread in threads:
+        thread.join()
+    return one, codes.count(200), len(codes) - codes.count(200)
+
+
 def differences(
     model: Path, work: Path, asked: list[np.ndarray], answers: Answers
 ) -> dict[int, tuple[float, float]]:
@@ -170,6 +203,7 @@ def main() -> None:
     words.add_argument("--more", type=int, default=20, help="classes that the job learns")
     words.add_argument("--per-class", type=int, default=20, help="images that a class is learned from")
     words.add_argument("--input-size", type=int, default=None)
+    words.add_argument("--crowd", type=int, default=0, help="clients that send 64 large photos at a time")
     options = words.parse_args()
     work = Path(tempfile.mkdtemp())
     try:
@@ -202,6 +236,8 @@ def measure(options: Any, work: Path) -> None:
                 time.sleep(0.2)
             took = time.perf_counter() - started
             after = ask_together(server, images, 1, 20)
+            if options.crowd:
+                crowded, answered, refused = ask_in_a_crowd(server, images, options.crowd, 64)
     finally:
         code = server.stop()
     console = Console()
@@ -209,7 +245,15 @@ def measure(options: Any, work: Path) -> None:
     table.add_row(*idle.row("1 client, idle"))
     table.add_row(*together.row(f"{options.clients} clients, idle"))
     table.add_row(*busy.row(f"{options.clients} clients, learning {options.more} classes"))
+    if options.crowd:
+        table.add_row(*crowded.row(f"1 client beside {options.crowd} with 64 photos of 16 megapixels each"))
     console.print(table)
+    if options.crowd:
+        slowest = max(crowded.milliseconds) / 1000
+        console.print(
+            f"beside the crowd an answer took {slowest:.1f} s at most; of the crowd's requests {answered} were "
+            f"answered, {refused} refused"
+        )
     old = sum(number != told["generation"] for _, number, _ in busy.found)
     console.print(f"{old} of the {len(busy.found)} last ones were answered by the old generation")
     console.print(
