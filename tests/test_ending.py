@@ -97,7 +97,7 @@ def test_tidying_up_is_not_disturbed(
 def test_a_command_that_does_not_end_is_left_later(
     start: Callable[..., Forked], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ending, "HASTE", 0.2)
+    monkeypatch.setattr(ending, "HASTE", 1.0)
 
     def work() -> None:
         print("ready", flush=True)
@@ -112,7 +112,7 @@ def test_a_command_that_does_not_end_is_left_later(
     child.send_signal(signal.SIGINT)
     wait_for("stays", child)
     child.send_signal(signal.SIGINT)
-    time.sleep(0.3)
+    time.sleep(1.1)
     assert child.poll() is None
     child.send_signal(signal.SIGINT)
     assert child.wait() == ending.INTERRUPTED

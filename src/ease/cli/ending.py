@@ -19,7 +19,7 @@ HASTE = 3.0
 
 
 class _Ending:
-    """A handler of signals. The first one interrupts; one that comes later than in haste ends the process at once."""
+    """A handler of signals. The first one interrupts, and one that comes more than `HASTE` later ends the process."""
 
     def __init__(self) -> None:
         self._began: float | None = None

@@ -180,6 +180,18 @@ def test_a_page_whose_head_is_damaged_is_refused(tmp_path: Path) -> None:
             collect_images(path)
 
 
+def test_pages_without_a_value_are_not_counted_for_ever(tmp_path: Path) -> None:
+    path, none = tmp_path / "t.parquet", b"\x15\x00" * 3 + b"\x2c" + b"\x15\x00" * 4 + bytes(2)
+    text = "x" * 12_000  # the pages take its place
+    parquet.write_table(
+        pa.table({"path": [text] * 200, "label": ["a"] * 200}), path, compression="none", use_dictionary=False
+    )
+    data, count = path.read_bytes(), 2_000_000 // len(none)
+    path.write_bytes(data[:4] + none * count + data[4 + len(none) * count :])
+    with pytest.raises(EaseError, match=r"damaged \(it has too many pages without a value\): write it again"):
+        collect_images(path)
+
+
 @pytest.mark.parametrize("kind", ["decimal", "time"])
 def test_only_the_columns_that_are_needed_are_converted(tmp_path: Path, kind: str) -> None:
     """Some times are none for Python, and no label is one."""

@@ -14,6 +14,8 @@ FIRST_PIECE = 4096
 LONGEST_HEAD = 16 * 2**20  # pyarrow's own limit
 DEEPEST = 16
 LONGEST_NUMBER = 10  # bytes of a number of 64 bits
+MOST_EMPTY = 1000
+"""Pages of a column in a row group without a value. A dictionary is one; millions of them would take minutes."""
 
 # Numbers of fields and values in the Parquet specification.
 TYPE, UNPACKED, PACKED = 1, 2, 3
@@ -54,9 +56,12 @@ def column_pages(file: BinaryIO, chunk: Any) -> Iterator[Page]:
     at = chunk.data_page_offset
     if chunk.has_dictionary_page and 0 < chunk.dictionary_page_offset < at:
         at = chunk.dictionary_page_offset
-    end, left = at + chunk.total_compressed_size, chunk.num_values
+    end, left, empty = at + chunk.total_compressed_size, chunk.num_values, 0
     while at < end and left > 0:
         page, length = _page_at(file, at)
+        empty += page.values == 0
+        if empty > MOST_EMPTY:
+            raise PageError("it has too many pages without a value")
         yield page
         left -= page.values
         at += length + page.packed
