@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 from collections import Counter
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from hypothesis.errors import FlakyStrategyDefinition
 
 from ease import Classifier
 from tests.app.serving import World, script, serving
@@ -75,7 +77,7 @@ def _wrong() -> Any:
 
 def test_no_sequence_of_requests_leads_to_a_server_error(world: World) -> None:
     """Answers feed later requests: ids of classes and jobs that there are, generations to go back to."""
-    count = 0
+    wrong, count = [], 0
 
     class Workflow(schema_of(world).as_state_machine()):  # type: ignore[misc]
         def get_call_kwargs(self, case: Any) -> dict[str, Any]:
@@ -84,9 +86,16 @@ def test_no_sequence_of_requests_leads_to_a_server_error(world: World) -> None:
         def validate_response(self, response: Any, case: Any, **_: Any) -> None:
             nonlocal count
             count += 1
-            assert response.status_code < 500, (case.as_curl_command(), response.text)
+            if response.status_code >= 500:
+                wrong.append((case.as_curl_command(), response.text))
 
-    Workflow.run(settings=settings(quick(EXAMPLES), stateful_step_count=6))
+    # The server is not the same for each sequence. Hypothesis stops where one that it repeats turns out otherwise.
+    for _ in range(20):
+        with contextlib.suppress(FlakyStrategyDefinition):
+            Workflow.run(settings=settings(quick(EXAMPLES), stateful_step_count=6))
+        if count >= EXAMPLES:
+            break
+    assert not wrong
     assert count >= EXAMPLES
 
 

@@ -16,6 +16,7 @@ from ease.app.bulk import source_inputs
 from ease.errors import EaseError
 from ease.streams.intake import collect_images
 from ease.streams.intake.checks import check_images
+from ease.streams.intake.sources.columnar import parquet_batches
 from ease.streams.intake.sources.parquet_pages import column_pages
 from tests.forked import Forked, in_little_memory
 from tests.streams.intake.test_shapes import picture
@@ -180,15 +181,108 @@ def test_a_page_whose_head_is_damaged_is_refused(tmp_path: Path) -> None:
             collect_images(path)
 
 
-def test_pages_without_a_value_are_not_counted_for_ever(tmp_path: Path) -> None:
-    path, none = tmp_path / "t.parquet", b"\x15\x00" * 3 + b"\x2c" + b"\x15\x00" * 4 + bytes(2)
-    text = "x" * 12_000  # the pages take its place
+def number(value: int, kind: int = 5, step: int = 1) -> bytes:
+    """A field in Thrift's compact form, so many numbers after the one before."""
+    value, found = 2 * value, bytearray()
+    while True:
+        found.append(value & 127 | (value > 127) << 7)
+        value >>= 7
+        if not value:
+            return bytes([step << 4 | kind, *found])
+
+
+OWN = b"\x2c" + number(1) + number(0) + number(3) + number(3) + b"\x00"
+HEADS = {
+    "a size twice, of two kinds": number(0) + number(11) + b"\x06\x04\x02" + number(11) + OWN,
+    "a size again under a number that wraps around": (
+        number(0) + number(11) + b"\x05\x84\x80\x08\x02" + b"\x05\x06" + number(11)[1:] + OWN
+    ),
+    "a size of another kind": number(0) + number(11, 6) + number(11) + OWN,
+    "a size that wraps around": number(0) + number(2**32 + 11) + number(11) + OWN,
+    "an index that goes beyond the column": number(1) + number(0) + number(2**31 - 1),
+}
+
+
+@pytest.mark.parametrize("kind", HEADS)
+def test_a_head_that_readers_may_understand_differently_is_refused(tmp_path: Path, kind: str) -> None:
+    """pyarrow would go by a size, or to a page, that was not looked at."""
+    path = tmp_path / "t.parquet"
     parquet.write_table(
-        pa.table({"path": [text] * 200, "label": ["a"] * 200}), path, compression="none", use_dictionary=False
+        pa.table({"path": ["p" * 600], "label": ["a"]}), path, use_dictionary=False, write_statistics=False
     )
-    data, count = path.read_bytes(), 2_000_000 // len(none)
-    path.write_bytes(data[:4] + none * count + data[4 + len(none) * count :])
-    with pytest.raises(EaseError, match=r"damaged \(it has too many pages without a value\): write it again"):
+    data, head = path.read_bytes(), HEADS[kind] + bytes(1)
+    path.write_bytes(data[:4] + head + data[4 + len(head) :])
+    reasons = "a page does not say how large it is|a page goes beyond its column|the head of a page are not in order"
+    with pytest.raises(EaseError, match=rf"t\.parquet': it is damaged \(.*({reasons})\): write it again"):
+        collect_images(path)
+
+
+@pytest.mark.parametrize("encoding", ["DELTA_BYTE_ARRAY", "DELTA_LENGTH_BYTE_ARRAY"])
+@pytest.mark.parametrize("version", ["1.0", "2.0"])
+@pytest.mark.parametrize("packing", ["none", "zstd", "lz4", "snappy", "gzip", "brotli"])
+def test_more_lengths_than_values_are_refused(
+    tmp_path: Path, encoding: str, version: str, packing: str
+) -> None:
+    """pyarrow takes memory for as many as the page says, before it looks whether they are there."""
+    path = tmp_path / "t.parquet"
+    texts = [f"{i}.png" if i % 3 else None for i in range(300)]
+    how = {"use_dictionary": False, "column_encoding": {"path": encoding}, "data_page_version": version}
+    parquet.write_table(pa.table({"path": texts, "n": range(300)}), path, compression=packing, **how)
+    (batch,) = parquet_batches(path, ["path"], 1000)
+    assert batch.column(0).to_pylist() == texts
+    if packing != "none":
+        return
+    data, header = path.read_bytes(), b"\x80\x01\x04\xc8\x01"  # 128 in a block, 4 parts, 200 lengths
+    at = [at for at in range(len(data)) if data.startswith(header, at)]
+    assert len(at) == 1 + (encoding == "DELTA_BYTE_ARRAY")
+    for each in at:
+        path.write_bytes(data[:each] + b"\x80\x01\x04\xc8\x7f" + data[each + len(header) :])
+        with pytest.raises(EaseError, match=r"damaged \(the lengths in a page make no sense\): write it again"):
+            collect_images(path, columns=["path", "n"])
+
+
+def test_missing_values_of_one_length_take_no_memory(tmp_path: Path) -> None:
+    """Each takes its length all the same, when it is read."""
+    path = tmp_path / "t.parquet"
+
+    def write() -> None:
+        images = pa.StructArray.from_arrays([pa.array([None] * 64, pa.binary(16 * MIB))], ["bytes"])
+        parquet.write_table(pa.table({"image": images, "label": ["a"] * 64}), path)
+
+    assert Forked(write, tmp_path / "written").wait() == 0
+    assert path.stat().st_size < 5000
+    line = in_little_memory(lambda: read_all(path), tmp_path / "out")
+    assert line == "64 images, 64 faults"
+
+
+@pytest.mark.parametrize("inner", [pa.list_(pa.binary()), pa.struct([("bytes", pa.binary())])])
+def test_images_within_lists_are_refused(tmp_path: Path, inner: Any) -> None:
+    path = tmp_path / "t.parquet"
+    value = [b"x"] if pa.types.is_list(inner) else {"bytes": b"x"}
+    images = pa.array([{"bytes": value}], pa.struct([("bytes", inner)]))
+    parquet.write_table(pa.table({"image": images, "label": ["a"]}), path)
+    with pytest.raises(EaseError, match=r"column 'image\.bytes' has not one value per row: write it as text"):
+        collect_images(path)
+
+
+def test_row_groups_that_share_their_bytes_are_refused(tmp_path: Path) -> None:
+    """Bytes that stand in the file once would be read once for each of them."""
+    path = tmp_path / "t.parquet"
+    parquet.write_table(pa.table({"path": ["p" * 200] * 8, "label": ["a"] * 8}), path, row_group_size=4)
+    size = parquet.read_metadata(path).row_group(0).column(0).total_compressed_size
+    in_footer(path, size, 8000)
+    with pytest.raises(EaseError, match=r"damaged \(its row groups are larger than the file\): write it again"):
+        collect_images(path)
+    with pytest.raises(EaseError, match=r"its row groups are larger than the file"):
+        collect_images(path, columns=["label", "path"])
+
+
+def test_a_column_with_more_values_than_rows_is_refused(tmp_path: Path) -> None:
+    path, many = tmp_path / "t.parquet", b"\xf2\xc0\x01"  # 12,345
+    parquet.write_table(pa.table({"path": ["p"] * 12_345, "label": ["a"] * 12_345}), path)
+    before, _, after = path.read_bytes().rpartition(many)  # the last number is that of the rows
+    path.write_bytes(before + b"\xf0\xc0\x01" + after)
+    with pytest.raises(EaseError, match=r"damaged \(a column has not as many values as rows\): write it again"):
         collect_images(path)
 
 

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from ease.streams.intake.sources.columnar import (
     check_text_type,
     image_bytes,
     parquet_batches,
+    parquet_groups,
     parquet_images,
     pyarrow,
     values_of,
@@ -253,9 +254,7 @@ def _schema(path: Path) -> Any:
 def _sizes(path: Path) -> Iterator[tuple[int, int]]:
     """The number of each record batch or row group, and how many rows it has."""
     if path.suffix == ".parquet":
-        metadata = pyarrow().parquet.read_metadata(path)
-        for number in range(min(metadata.num_row_groups, _PARTS)):
-            yield number, metadata.row_group(number).num_rows
+        yield from islice(enumerate(parquet_groups(path)), _PARTS)
         return
     for number in range(len(_stream(path))):
         yield number, _stream(path).batch(number).num_rows

@@ -15,6 +15,7 @@ from ease.errors import EaseError
 from ease.filesystem import explained
 from ease.streams.intake.limits import MB
 from ease.streams.intake.names import display_name
+from ease.streams.intake.sources.parquet_lengths import BYTES_EACH, check_lengths
 from ease.streams.intake.sources.parquet_pages import PageError, column_pages
 
 ROWS_AT_ONCE = 1024
@@ -50,6 +51,22 @@ def pyarrow() -> Any:
 # --- Parquet --------------------------------------------------------------------------------------
 
 
+def parquet_groups(path: Path) -> Iterator[int]:
+    """How many rows each row group of a Parquet file has. Groups that share bytes with others are refused."""
+    metadata = pyarrow().parquet.read_metadata(path)
+    _check_groups(path, metadata)
+    for number in range(metadata.num_row_groups):
+        yield metadata.row_group(number).num_rows
+
+
+def _check_groups(path: Path, metadata: Any) -> None:
+    """Raise an error if a file is smaller than its row groups: bytes that many of them share are read many times."""
+    groups = map(metadata.row_group, range(metadata.num_row_groups))
+    size = sum(group.column(i).total_compressed_size for group in groups for i in range(group.num_columns))
+    if size > path.stat().st_size:
+        raise UnfitError("it is damaged (its row groups are larger than the file): write it again")
+
+
 def parquet_batches(path: Path, leaves: Sequence[str], rows: int, group: int | None = None) -> Iterator[Any]:
     """Some columns of a Parquet file, a few rows at a time, as record batches.
 
@@ -57,19 +74,23 @@ def parquet_batches(path: Path, leaves: Sequence[str], rows: int, group: int | N
         path: The file.
         leaves: The columns, by their paths within the file, such as `label` or `image.bytes`.
         rows: How many rows a batch has at most.
-        group: The number of the only row group to read; all if None.
+        group: The number of the only row group to read, of those that `parquet_groups` has listed; all if None.
     """
     parquet = pyarrow().parquet
     metadata = parquet.read_metadata(path)
+    if group is None:
+        _check_groups(path, metadata)
     columns = [metadata.schema.column(i) for i in range(metadata.num_columns)]
     wanted = [i for i, column in enumerate(columns) if column.path in leaves]
+    for leaf in leaves:
+        if not any(columns[i].path == leaf and not columns[i].max_repetition_level for i in wanted):
+            raise UnfitError(f"column '{display_name(leaf)}' has not one value per row: write it as text or bytes")
     groups = range(metadata.num_row_groups) if group is None else (group,)
     # Otherwise text that stands there once would be copied for each row that has it.
     once = [columns[i].path for i in wanted if _kept_once(metadata, groups, i)]
     with parquet.ParquetFile(path, metadata=metadata, read_dictionary=once) as file:
         for number in groups:
-            chunks = [metadata.row_group(number).column(i) for i in wanted]
-            limit, most = _check_pages(path, chunks, once)
+            limit, most = _check_pages(path, metadata, number, wanted, once)
             for batch in file.iter_batches(min(rows, most), row_groups=[number], columns=list(leaves)):
                 if batch.nbytes > limit:
                     raise _too_much(limit)
@@ -84,30 +105,44 @@ def _kept_once(metadata: Any, groups: Iterable[int], column: int) -> bool:
     )
 
 
-def _check_pages(path: Path, chunks: Sequence[Any], once: Container[str]) -> tuple[int, int]:
+def _check_pages(
+    path: Path, metadata: Any, number: int, wanted: Sequence[int], once: Container[str]
+) -> tuple[int, int]:
     """Raise an error if the pages of columns of a row group get far larger than they are.
 
     Args:
         path: The file.
-        chunks: The columns.
+        metadata: What its footer says.
+        number: Number of the row group.
+        wanted: Numbers of the columns.
         once: Those whose repeated values are kept once, by their paths.
 
     Returns:
         The most bytes that they may have, and how many rows certainly fit into them.
     """
     unpacked = packed = longest = 0
+    with_lengths = []
     with explained("read", path), open(path, "rb") as file:
         try:
-            for chunk in chunks:
-                is_bytes = chunk.physical_type in ("BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY")
-                copied = is_bytes and chunk.path_in_schema not in once
+            for i in wanted:
+                chunk, column = metadata.row_group(number).column(i), metadata.schema.column(i)
+                if chunk.num_values != metadata.row_group(number).num_rows:
+                    raise PageError("a column has not as many values as rows")
+                is_bytes = column.physical_type in ("BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY")
+                copied = is_bytes and column.path not in once
+                longest = max(longest, column.length)  # of values of one length, missing ones take it, too
                 for page in column_pages(file, chunk):
                     unpacked, packed = unpacked + page.unpacked, packed + page.packed
                     if page.as_changes or (copied and page.as_dictionary):
                         longest = max(longest, page.unpacked)
+                    if page.has_lengths:
+                        unpacked += BYTES_EACH * page.values
+                        with_lengths.append((page, chunk.compression, column.max_definition_level > 0))
+            limit = check_unpacked(unpacked, min(packed, os.fstat(file.fileno()).st_size))
+            for page, packing, with_missing in with_lengths:
+                check_lengths(file, page, packing, with_missing, pyarrow())
         except PageError as error:
             raise UnfitError(f"it is damaged ({error}): write it again") from error
-        limit = check_unpacked(unpacked, min(packed, os.fstat(file.fileno()).st_size))
     return limit, max(1, limit // max(1, COPIES * longest))
 
 
