@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import socket
 import sys
 import threading
 import time
@@ -14,6 +16,7 @@ import numpy as np
 import pytest
 
 from ease import Classifier
+from ease.app.server.run import serve
 from ease.cli import ending, script
 from tests.forked import Forked
 
@@ -116,6 +119,48 @@ def test_a_command_that_does_not_end_is_left_later(
     assert child.poll() is None
     child.send_signal(signal.SIGINT)
     assert child.wait() == ending.INTERRUPTED
+    assert child.out.read_text().splitlines()[-1] == "interrupted"
+
+
+@pytest.mark.parametrize("number", BOTH, ids=lambda number: number.name)
+def test_a_fetch_is_not_waited_for(
+    start: Callable[..., Forked], tmp_path: Path, number: signal.Signals
+) -> None:
+    """Its server sends nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as slow:
+        address = f"http://127.0.0.1:{slow.getsockname()[1]}/a.png"
+        (tmp_path / "t.csv").write_text(f"url,label\n{address},a\n{address}?,b\n")
+        words = ("learn", tmp_path / "t.csv", "--model", tmp_path / "m", "--allow-private-urls")
+        child = start(script, *words)
+        slow.settimeout(60)
+        connection, _ = slow.accept()
+        with connection:
+            time.sleep(0.2)
+            child.send_signal(number)
+            assert child.wait(8) == ending.INTERRUPTED  # a fetch is given 15 seconds without a byte
+    assert child.out.read_text().splitlines()[-1] == "interrupted"
+    assert not (tmp_path / "m").exists()
+
+
+def test_a_server_leaves_the_handler_of_a_program_alone(start: Callable[..., Forked], model: Path) -> None:
+    """Ctrl-C may be ignored where SIGTERM is not, as in a command that a shell script starts in the background."""
+
+    def work() -> None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        before = signal.getsignal(signal.SIGTERM)
+
+        def announce(_: str) -> None:
+            print("kept" if signal.getsignal(signal.SIGTERM) is before else "replaced", flush=True)
+
+        with contextlib.suppress(KeyboardInterrupt):
+            serve(model, port=0, announce=announce)
+        print("ended")
+
+    child = start(work)
+    wait_for("kept", child)
+    child.send_signal(signal.SIGTERM)
+    assert child.wait() == 0, child.out.read_text()
+    assert child.out.read_text().splitlines()[-1] == "ended"
 
 
 def test_what_is_ignored_stays_ignored(start: Callable[..., Forked]) -> None:
@@ -140,3 +185,14 @@ def test_what_was_printed_is_there_although_a_thread_still_runs(start: Callable[
     child = start(work, "--version")
     assert child.wait() == 0
     assert child.out.read_text().strip()
+
+
+def test_an_interrupted_command_does_not_wait_for_threads(start: Callable[..., Forked]) -> None:
+    def work() -> None:
+        threading.Thread(target=time.sleep, args=(60,)).start()
+        print("printed")
+        ending.leave(ending.INTERRUPTED)
+
+    child = start(work)
+    assert child.wait(30) == ending.INTERRUPTED
+    assert child.out.read_text() == "printed\n"

@@ -30,6 +30,8 @@ class _Ending:
             self._began = now
             raise KeyboardInterrupt
         if now - self._began > HASTE:
+            with contextlib.suppress(OSError):
+                os.write(2, b"interrupted\n")
             os._exit(INTERRUPTED)
 
 
@@ -46,13 +48,15 @@ def leave(code: int) -> NoReturn:
     """End the process. No signal changes the exit code any more.
 
     The interpreter is not taken apart while a thread runs that cannot be waited for, such as one that loads torch:
-    the C++ libraries would call that a crash.
+    the C++ libraries would call that a crash. Nor is it after an interruption: it would wait for threads that read
+    images, and `python -m` could end by the signal in place of the exit code.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    if any(thread.daemon for thread in threading.enumerate()):
+    if code == INTERRUPTED or any(thread.daemon for thread in threading.enumerate()):
         atexit._run_exitfuncs()
-        with contextlib.suppress(OSError):
-            sys.stderr.flush()
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError):
+                stream.flush()
         os._exit(code)
     sys.exit(code)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from ease.streams.images import ArraySource, ImageSet, IntArray, Source
+from ease.streams.intake.threads import decoding_threads
 
 T = TypeVar("T")
 
@@ -125,7 +125,7 @@ class Loader:
         if not self.workers or isinstance(images.source, ArraySource):
             yield from map(make, parts)
             return
-        with ThreadPoolExecutor(self.workers, "decode") as pool:
+        with decoding_threads(self.workers) as pool:
             ahead = [pool.submit(make, part) for part in parts[: self.workers]]
             for following in range(len(ahead), len(parts) + len(ahead)):
                 current = ahead.pop(0)

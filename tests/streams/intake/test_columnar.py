@@ -205,7 +205,7 @@ HEADS = {
 
 @pytest.mark.parametrize("kind", HEADS)
 def test_a_head_that_readers_may_understand_differently_is_refused(tmp_path: Path, kind: str) -> None:
-    """pyarrow would go by a size, or to a page, that was not looked at."""
+    """Otherwise pyarrow goes by a size, or to a page, that was not looked at."""
     path = tmp_path / "t.parquet"
     parquet.write_table(
         pa.table({"path": ["p" * 600], "label": ["a"]}), path, use_dictionary=False, write_statistics=False
@@ -223,7 +223,7 @@ def test_a_head_that_readers_may_understand_differently_is_refused(tmp_path: Pat
 def test_more_lengths_than_values_are_refused(
     tmp_path: Path, encoding: str, version: str, packing: str
 ) -> None:
-    """pyarrow takes memory for as many as the page says, before it looks whether they are there."""
+    """The memory is taken for as many as the page says, before pyarrow looks whether they are there."""
     path = tmp_path / "t.parquet"
     texts = [f"{i}.png" if i % 3 else None for i in range(300)]
     how = {"use_dictionary": False, "column_encoding": {"path": encoding}, "data_page_version": version}
@@ -237,7 +237,9 @@ def test_more_lengths_than_values_are_refused(
     assert len(at) == 1 + (encoding == "DELTA_BYTE_ARRAY")
     for each in at:
         path.write_bytes(data[:each] + b"\x80\x01\x04\xc8\x7f" + data[each + len(header) :])
-        with pytest.raises(EaseError, match=r"damaged \(the lengths in a page make no sense\): write it again"):
+        with pytest.raises(
+            EaseError, match=r"damaged \(the lengths in a page make no sense\): write it again"
+        ):
             collect_images(path, columns=["path", "n"])
 
 
@@ -271,7 +273,9 @@ def test_row_groups_that_share_their_bytes_are_refused(tmp_path: Path) -> None:
     parquet.write_table(pa.table({"path": ["p" * 200] * 8, "label": ["a"] * 8}), path, row_group_size=4)
     size = parquet.read_metadata(path).row_group(0).column(0).total_compressed_size
     in_footer(path, size, 8000)
-    with pytest.raises(EaseError, match=r"damaged \(its row groups are larger than the file\): write it again"):
+    with pytest.raises(
+        EaseError, match=r"damaged \(its row groups are larger than the file\): write it again"
+    ):
         collect_images(path)
     with pytest.raises(EaseError, match=r"its row groups are larger than the file"):
         collect_images(path, columns=["label", "path"])
@@ -282,7 +286,9 @@ def test_a_column_with_more_values_than_rows_is_refused(tmp_path: Path) -> None:
     parquet.write_table(pa.table({"path": ["p"] * 12_345, "label": ["a"] * 12_345}), path)
     before, _, after = path.read_bytes().rpartition(many)  # the last number is that of the rows
     path.write_bytes(before + b"\xf0\xc0\x01" + after)
-    with pytest.raises(EaseError, match=r"damaged \(a column has not as many values as rows\): write it again"):
+    with pytest.raises(
+        EaseError, match=r"damaged \(a column has not as many values as rows\): write it again"
+    ):
         collect_images(path)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.server
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,15 @@ class Handler(http.server.BaseHTTPRequestHandler):
             try:
                 while True:
                     self.wfile.write(bytes(10_000))
+            except OSError:
+                pass
+        elif self.path.startswith("/slow"):
+            head = b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n"
+            try:
+                self.wfile.write(head if self.path == "/slow-head" else head + b"\r\n")
+                while True:
+                    self.wfile.write(b"x")
+                    time.sleep(0.05)
             except OSError:
                 pass
         elif self.path == "/large":
@@ -132,6 +142,10 @@ def test_a_server_that_is_not_there_is_one_line() -> None:
         fetch("http://127.0.0.1:1/a.png", private=True)
 
 
-def test_a_slow_server_is_given_up(site: str) -> None:
-    with pytest.raises(EaseError, match=r"takes too long|timed out"):
-        fetch(f"{site}/0.png", private=True, seconds=0)
+@pytest.mark.parametrize("path", ["/0.png", "/slow", "/slow-head"])
+def test_a_slow_server_is_given_up(site: str, path: str) -> None:
+    """Also one that sends a byte now and then."""
+    began = time.monotonic()
+    with pytest.raises(EaseError, match=r"cannot be fetched \(it takes too long\): check the address"):
+        fetch(site + path, private=True, seconds=0 if path == "/0.png" else 0.3)
+    assert time.monotonic() - began < 30

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from ease.app.prediction import Prediction
 from ease.errors import EaseError
 from ease.streams.intake.decode import LARGE_IMAGE_PIXELS, content_digest, count_pixels, load_content
 from ease.streams.intake.scan import Unreadable
+from ease.streams.intake.threads import decoding_threads
 
 BATCH = 64
 """Images of a batch."""
@@ -97,7 +97,7 @@ def predict_batch(
     if top_k < 1:
         raise EaseError(f"top_k must be 1 or more, not {top_k}")
     predictor = classifier.predictor
-    with ThreadPoolExecutor(min(_THREADS, os.cpu_count() or 1), "decode") as pool:
+    with decoding_threads(min(_THREADS, os.cpu_count() or 1)) as pool:
         ready = list(pool.map(lambda each: _pixels(classifier, each), batch))
     good = [found for found in ready if isinstance(found, Tensor)]
     digests = [

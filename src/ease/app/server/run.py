@@ -225,7 +225,10 @@ def _server(app: ASGIApp, limits: Limits) -> uvicorn.Server:
 
 @contextlib.contextmanager
 def _stopping_on_sigterm() -> Iterator[None]:
-    """Treat SIGTERM, with which services are stopped, like Ctrl-C."""
+    """Treat SIGTERM, with which services are stopped, like Ctrl-C, unless the program has said what it does."""
+    if callable(signal.getsignal(signal.SIGTERM)):
+        yield
+        return
     on_ctrl_c = signal.getsignal(signal.SIGINT)
     before = signal.signal(signal.SIGTERM, on_ctrl_c if callable(on_ctrl_c) else signal.default_int_handler)
     try:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import combinations
@@ -29,6 +28,7 @@ from ease.streams.intake.decode import (
 )
 from ease.streams.intake.limits import LIMITS, ImageLimits
 from ease.streams.intake.names import list_names
+from ease.streams.intake.threads import decoding_threads
 
 CHECKED_AT_ONCE = 64
 """Images that are checked between two steps of a progress bar."""
@@ -99,7 +99,7 @@ def check_images(
     Returns:
         One result per image, in the same order.
     """
-    with ThreadPoolExecutor(max_workers=4) as pool:  # decoding releases the interpreter lock
+    with decoding_threads(4) as pool:  # decoding releases the interpreter lock
         return list(pool.map(check_image, contents, names or [""] * len(contents)))
 
 

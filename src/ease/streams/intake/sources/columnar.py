@@ -84,7 +84,9 @@ def parquet_batches(path: Path, leaves: Sequence[str], rows: int, group: int | N
     wanted = [i for i, column in enumerate(columns) if column.path in leaves]
     for leaf in leaves:
         if not any(columns[i].path == leaf and not columns[i].max_repetition_level for i in wanted):
-            raise UnfitError(f"column '{display_name(leaf)}' has not one value per row: write it as text or bytes")
+            raise UnfitError(
+                f"column '{display_name(leaf)}' has not one value per row: write it as text or bytes"
+            )
     groups = range(metadata.num_row_groups) if group is None else (group,)
     # Otherwise text that stands there once would be copied for each row that has it.
     once = [columns[i].path for i in wanted if _kept_once(metadata, groups, i)]

@@ -149,7 +149,7 @@ class _Reader:
         self.at = 0
 
     def structure(self, depth: int = 0) -> dict[int, Any]:
-        """Number of a field -> its value, for truth values, numbers of 32 bits and structures; others are passed over."""
+        """Number of a field -> its value, for truth values, numbers of 32 bits and structures; else None."""
         if depth > DEEPEST:
             raise PageError("the head of a page is nested too deeply")
         fields: dict[int, Any] = {}

@@ -6,13 +6,16 @@ server that answers differently the second time gains nothing. Proxies of the en
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import http.client
 import ipaddress
 import socket
 import ssl
 import tempfile
+import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -32,6 +35,7 @@ WAIT_SECONDS = 15.0
 """Time without a byte after which a server is given up."""
 MAX_REDIRECTS = 5
 _PIECE = 64 * 1024
+_LATE = "it takes too long"
 _REDIRECTS = (301, 302, 303, 307, 308)
 
 
@@ -86,7 +90,9 @@ def fetch(url: str, *, private: bool = False, limit: int = MAX_BYTES, seconds: f
         except EaseError:
             raise
         except (OSError, http.client.HTTPException, ValueError) as error:
-            raise _failed(first, reason_of(error, "no answer that can be used")) from error
+            late = time.monotonic() >= until
+            reason = _LATE if late else reason_of(error, "no answer that can be used")
+            raise _failed(first, reason) from error
         if isinstance(answer, bytes):
             return answer
         url = answer
@@ -97,7 +103,7 @@ def _ask(url: str, private: bool, limit: int, until: float) -> bytes | str:
     """The content at an address, or the address to which it redirects."""
     parts = host_of(url)
     connection = _connection(parts, _checked_address(parts, url, private), until)
-    try:
+    with contextlib.closing(connection), _cut_off(connection.sock, until):
         path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         connection.request("GET", path, headers={"Accept": "image/*", "User-Agent": "ease"})
         answer = connection.getresponse()
@@ -113,11 +119,26 @@ def _ask(url: str, private: bool, limit: int, until: float) -> bytes | str:
             size += len(piece)
             if size > limit:
                 raise too_large(display_name(url), f"has more than {limit // MB} MB")
-            if time.monotonic() > until:
-                raise _failed(url, "it takes too long")
+        if time.monotonic() >= until:
+            raise _failed(url, _LATE)
         return b"".join(pieces)
+
+
+@contextlib.contextmanager
+def _cut_off(channel: socket.socket, until: float) -> Iterator[None]:
+    """End a connection when its time is over, also while it waits: a server may send one byte at a time."""
+
+    def cut() -> None:
+        with contextlib.suppress(OSError):
+            channel.shutdown(socket.SHUT_RDWR)
+
+    timer = threading.Timer(max(0.0, until - time.monotonic()), cut)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
     finally:
-        connection.close()
+        timer.cancel()
 
 
 def host_of(url: str) -> SplitResult:
@@ -156,7 +177,7 @@ def _connection(parts: SplitResult, address: tuple[str, int], until: float) -> h
     """A connection to a checked address, under the name of the host."""
     left = until - time.monotonic()
     if left <= 0:
-        raise _failed(parts.geturl(), "it takes too long")
+        raise _failed(parts.geturl(), _LATE)
     wait, host = min(WAIT_SECONDS, left), str(parts.hostname)
     channel: socket.socket = socket.create_connection(address, timeout=wait)
     if parts.scheme == "https":
