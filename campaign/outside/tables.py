@@ -130,7 +130,7 @@ def _columns() -> dict[str, Callable[[Path], None]]:
         "long paths": parquet(table(path=lambda pa: ["x" * (1 << 20)] * 1500, label=lambda pa: ["sun"] * 1500)),
         "image cells": parquet(cells(4 << 20, 400)), "small cells": parquet(cells(100, 40)), "saved": saved,
         "other column": parquet(table(path=lambda pa: ["p.png", "b.png"], label=lambda pa: ["sun", "sea"], notes=lambda pa: ["x" * (300 << 20)] * 2)),
-        "times": parquet(table(path=lambda pa: ["p.png", "b.png"], label=lambda pa: ["sun", "sea"], at=lambda pa: pa.array([0, 2**62], pa.timestamp("s", "Mars/Phobos")))),
+        "times": parquet(table(path=lambda pa: ["p.png", "b.png"], label=lambda pa: ["sun", "sea"], at=lambda pa: pa.array([0, 2**62], pa.timestamp("us", "Mars/Phobos")))),
         "days": parquet(table(path=lambda pa: ["p.png", "b.png"], label=lambda pa: pa.array([0, 2**31 - 1], pa.date32()))),
         "decimals": parquet(table(path=lambda pa: ["p.png", "b.png"], label=lambda pa: pa.array(["1.5", "2.5"]).cast(pa.decimal128(20, 2)))),
         "numbers": parquet(table(path=lambda pa: ["p.png", "b.png"], label=lambda pa: [3.0, float("nan")])), "bytes": parquet(table(path=lambda pa: [b"p.png", b"\xff"], label=lambda pa: [b"sun", b"sea"])),

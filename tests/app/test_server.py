@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gc
 import http.client
 import io
 import json
@@ -17,6 +18,7 @@ import struct
 import tempfile
 import threading
 import time
+import weakref
 import zipfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -124,6 +126,17 @@ def test_a_job_that_is_shown_as_done_is_not_in_the_way_of_the_next(
         job = world.learn(images(*pictures["d4"][:4], name="d4/{}.png")).json()["job"]
         assert world.job(job)["state"] == "done"
     assert seen == [False]
+
+
+def test_a_server_that_has_ended_frees_its_model(model: Path) -> None:
+    """One that serves several models opens and closes them while it runs, and FastAPI keeps their routes."""
+    with serving(model) as world:
+        served = world.service.model.served
+        assert served is not None
+        learner = weakref.ref(served.classifier)
+        del served
+    gc.collect()
+    assert learner() is None
 
 
 def test_an_empty_model_says_so(tmp_path: Path, pictures: dict[str, list[np.ndarray]]) -> None:

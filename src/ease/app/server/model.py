@@ -152,12 +152,13 @@ class Model:
             thread.start()
 
     def stop(self) -> None:
-        """Answer the requests that are waiting, then end."""
+        """Answer the requests that are waiting, then end, and free the model: FastAPI keeps what its routes refer to."""
         self._stopped.set()
         self._put(LAST, None)
         for thread in self._threads:
             if thread.ident is not None:
                 thread.join()
+        self._served = None
 
     @property
     def served(self) -> Served | None:
