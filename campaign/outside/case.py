@@ -132,6 +132,8 @@ def _child(
         os.environ.clear()
         os.environ.update(environment)
         if case.nobody:
+            import torch._dynamo  # noqa: F401 - the interpreter's own files may be out of reach afterwards
+
             os.setgroups([])
             os.setgid(NOBODY)
             os.setuid(NOBODY)

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, cast
 from pydantic import ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 from pydantic.config import JsonDict
 
-from ease.documents import Adjustable, parse_yaml, shortened
+from ease.documents import LARGEST_SETTING, Adjustable, parse_yaml, shortened
 from ease.errors import EaseError, unknown
 from ease.filesystem import exists, read_text, shown
 from ease.methods import current_settings, faults, find_method
@@ -31,9 +31,6 @@ RUNTIME: JsonDict = {"role": "runtime"}
 depend on the batch size of the evaluation, the number of threads and the device."""
 LOCATION: JsonDict = {"role": "location"}
 """A path. Only the content that lies there decides the outcome, so the content hash counts and the path does not."""
-
-LARGEST_SETTING = 2**31 - 1
-"""Whole numbers beyond this are refused in every setting."""
 
 
 class RunConfig(Adjustable):

@@ -31,6 +31,8 @@ VALUES = 100_000
 """Values of a YAML document, those that an alias repeats counted each time."""
 LARGEST = 2**63 - 1
 """Whole numbers beyond this are nothing that could be asked for."""
+LARGEST_SETTING = 2**31 - 1
+"""Settings have smaller numbers. Beyond this, torch cannot calculate with some of them."""
 
 _FAULTS = (
     yaml.YAMLError,
@@ -84,6 +86,14 @@ class Adjustable(BaseModel):
             parts = _parts(cls.model_fields[str(info.field_name)].annotation)
             if parts & {int, float} and not parts & {bool, Any}:
                 raise ValueError("it should be a number: yes, no, true and false are none")
+        return value
+
+    @field_validator("*")
+    @classmethod
+    def _no_number_that_overflows(cls, value: object) -> object:
+        some = value if isinstance(value, list | tuple) else [value]
+        if any(isinstance(one, float) and abs(one) > LARGEST_SETTING for one in some):
+            raise ValueError(f"it is beyond {LARGEST_SETTING}")
         return value
 
 

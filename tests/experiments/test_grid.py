@@ -167,6 +167,29 @@ def test_a_cell_that_fails_does_not_stop_the_others(tmp_path: Path) -> None:
     assert grid.record(good) is not None
 
 
+class Listening(Quiet):
+    """Keeps what is said."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def say(self, line: str) -> None:
+        self.lines += line.splitlines()
+
+
+def test_a_reason_that_many_cells_share_is_said_once(tmp_path: Path) -> None:
+    bad = [cell("simplecil", data_root="nowhere", dataset="folder", seed=seed) for seed in (1, 2, 3)]
+    told = Listening()
+    with pytest.raises(EaseError, match=r"3 of 3 cells failed; all alike: .*nowhere"):
+        Grid(tmp_path).run(bad, progress=told)
+    assert len(told.lines) == 1
+    assert "nowhere" in told.lines[0]
+    told = Listening()
+    with pytest.raises(EaseError, match=r"3 of 4 cells failed; the first, simplecil-folder.*nowhere"):
+        Grid(tmp_path).run([*bad, cell("simplecil")], progress=told)
+    assert len([line for line in told.lines if "failed: " in line]) == 1 + 3  # and the table
+
+
 def test_cells_that_fail_before_they_begin_leave_nothing(tmp_path: Path) -> None:
     bad, good = cell("simplecil", data_root="nowhere", dataset="folder"), cell("simplecil")
     with pytest.raises(EaseError, match=r"1 of 1 cells failed.* \(the same command tries again\)"):

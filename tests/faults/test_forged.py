@@ -230,3 +230,17 @@ def test_settings_of_a_subspace_that_only_a_prediction_would_find_are_refused_wh
     path = forged(ease_model, tmp_path / "model", change)
     with pytest.raises(EaseError, match="does not make sense"):
         Classifier.open(path)
+
+
+@pytest.mark.parametrize("key", ["lr", "weight_decay", "alpha"])
+def test_settings_that_torch_cannot_calculate_with_are_refused(
+    ease_model: Path, tmp_path: Path, key: str
+) -> None:
+    """They were a traceback when the model learned."""
+
+    def change(manifest: dict[str, Any]) -> None:
+        manifest["settings"][key] = 1e308
+
+    model = forged(ease_model, tmp_path / "model", change)
+    with pytest.raises(EaseError, match=rf"{key}.*beyond 2147483647"):
+        Classifier.open(model)

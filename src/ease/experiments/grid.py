@@ -83,10 +83,13 @@ class Grid:
 
         def finished(cell: Cell, error: EaseError | None) -> None:
             found = self.record(cell)
-            if found is None:
-                failures[cell.name] = error or _not_shared(self.path(cell))
-            what = f"failed: {failures[cell.name]}" if found is None else _scores(found)
-            progress.say(f"{cell.name}: {what}")
+            if found is not None:
+                progress.say(f"{cell.name}: {_scores(found)}")
+                return
+            failure = error or _not_shared(self.path(cell))
+            if str(failure) not in map(str, failures.values()):  # one reason may concern a hundred cells
+                progress.say(f"{cell.name}: failed: {failure}")
+            failures[cell.name] = failure
 
         made = make_folder(self.folder) if left else []
         with progress.bar("cells", len(unique), done=len(unique) - len(left)) as advance:
@@ -94,15 +97,17 @@ class Grid:
                 finished(cell, error)
                 advance(1)
         rows = [self._status(cell, failures.get(cell.name)) for cell in left]
-        if failures or len({row.node for row in rows}) > 1:
+        all_alike = len(failures) == len(rows) and len({str(error) for error in failures.values()}) == 1
+        if (failures and not all_alike) or len({row.node for row in rows}) > 1:
             progress.say(status_table(rows))
         if failures:
             self._leave_nothing_of([unique[name] for name in failures])
             remove_empty(made)
             name, error = next(iter(failures.items()))
             kept = "the others are kept; " if len(failures) < len(unique) else ""
+            which = "all alike" if all_alike and len(failures) > 1 else f"the first, {name}"
             raise EaseError(
-                f"{len(failures)} of {len(unique)} cells failed; the first, {name}: {error} "
+                f"{len(failures)} of {len(unique)} cells failed; {which}: {error} "
                 f"({kept}the same command tries again)"
             )
 

@@ -152,7 +152,7 @@ class Model:
             thread.start()
 
     def stop(self) -> None:
-        """Answer the requests that are waiting, then end, and free the model: FastAPI keeps what its routes refer to."""
+        """Answer the requests that wait, end, and free the model: FastAPI keeps its routes and what they refer to."""
         self._stopped.set()
         self._put(LAST, None)
         for thread in self._threads:
