@@ -5,8 +5,8 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 DEMO   := runs/demo
 METHODS := strata ease simplecil finetune
-# As many test processes as cores, one torch thread each: more threads than cores crawl.
-WORKERS ?= $(shell nproc 2>/dev/null || echo 2)
+# One test process more than cores, since some wait for a server or the disk; one torch thread each, since more crawl.
+WORKERS ?= $(shell expr $$(nproc 2>/dev/null || echo 2) + 1)
 # What the tests of a file share is made once; files that take long are begun first (tests/conftest.py).
 BY_FILE := --dist loadfile --no-loadscope-reorder
 

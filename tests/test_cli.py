@@ -175,6 +175,8 @@ def test_exhibits_by_command(tmp_path: Path) -> None:
         (["paper", "tabel1"], "table1"),
         (["paper", "table1", "--scale", "huge"], "unknown scale"),
         (["paper", "table1", "--shard", "3/2"], "--shard 1/4"),
+        (["paper", "table1", "--shard", "1" * 5000 + "/" + "1" * 5000], "--shard 1/4"),
+        (["paper", "table1", "--seeds", "1" * 5000], "--seeds 1993,1994"),
         (["paper", "ablation", "--scale", "small"], "--dataset"),
         (["study", "bench-smal", "--out", "x"], "bench-small"),
     ],

@@ -44,10 +44,16 @@ _FAULTS = (
     RecursionError,
 )
 """What PyYAML raises. Its constructors pass on whatever Python says to a value, such as a date in month 13."""
+_DIGITS = 18
 _PLAIN = ("null", "bool", "int", "float", "str", "seq", "map")
 _TAG = "tag:yaml.org,2002:"
 _shorten = Repr()
 _shorten.maxstring = _shorten.maxother = 120
+
+
+def whole_number(text: str) -> int | None:
+    """The whole number from 0 on that a text is; None if it is none, or one of more digits than anything has."""
+    return int(text) if text.isdecimal() and len(text) <= _DIGITS else None
 
 
 class Document(BaseModel):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pydantic import ConfigDict, Field, ValidationError
 
-from ease.documents import Count, Document, Text
+from ease.documents import Count, Document, Text, whole_number
 from ease.errors import EaseError
 from ease.filesystem import is_file
 from ease.storage.contents import read_json, write_json
@@ -101,8 +101,8 @@ class Counts(Document):
         """The judged answers of this generation and later ones."""
         found = [
             tally
-            for number, tally in self.generations.items()
-            if number.isdecimal() and int(number) >= since_generation
+            for key, tally in self.generations.items()
+            if (number := whole_number(key)) is not None and number >= since_generation
         ]
         return Outcome(
             sum(tally.right for tally in found),

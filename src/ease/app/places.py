@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, Protocol
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from ease.app.archive import ARCHIVE_LIMIT, PIECE
-from ease.documents import reason_of
+from ease.documents import reason_of, whole_number
 from ease.errors import EaseError
 from ease.filesystem import explained, is_folder, shown, size_of, what_is
 from ease.storage import files as durable
@@ -151,11 +151,11 @@ class HttpPlace:
     def get(self, suffix: str, sink: BinaryIO, limit: int) -> bool:
         request = urllib.request.Request(self._url(suffix), headers=self._headers)
         with _Explained(f"{self.shown}{suffix}") as answers, self._open(request, timeout=SECONDS) as answer:
-            length = answer.headers.get("Content-Length")
-            if length is not None and length.isdecimal() and int(length) > limit:
+            length = whole_number(answer.headers.get("Content-Length", ""))
+            if length is not None and length > limit:
                 raise EaseError(f"{self.shown}{suffix} is larger than {limit} bytes: is it the right file?")
             copied = _copy(answer, sink, limit, f"{self.shown}{suffix}")
-            if length is not None and length.isdecimal() and copied != int(length):
+            if length is not None and copied != length:
                 raise EaseError(f"{self.shown}{suffix} ended early, after {copied} bytes: try again")
         return not answers.missing
 

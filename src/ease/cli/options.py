@@ -240,16 +240,22 @@ def names(text: str | None) -> list[str]:
 
 def seed_numbers(text: str | None) -> list[int]:
     """The value of --seeds."""
-    parts = names(text)
-    for part in parts:
-        if not part.isdecimal():
+    from ease.documents import whole_number
+
+    seeds = []
+    for part in names(text):
+        seed = whole_number(part)
+        if seed is None:
             raise EaseError(f"'{part}' is not a seed: give whole numbers, such as --seeds 1993,1994")
-    return [int(part) for part in parts]
+        seeds.append(seed)
+    return seeds
 
 
 def shard_numbers(text: str) -> tuple[int, int]:
     """The value of --shard."""
-    number, slash, count = text.partition("/")
-    if not (slash and number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count)):
+    from ease.documents import whole_number
+
+    number, count = map(whole_number, text.partition("/")[::2])
+    if number is None or count is None or not 1 <= number <= count:
         raise EaseError(f"'--shard {text}' is not I/N with I from 1 to N: write for example --shard 1/4")
-    return int(number), int(count)
+    return number, count

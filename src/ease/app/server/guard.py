@@ -21,6 +21,7 @@ from ease.app.server.exchange import Arrivals, Exchange, known_method, route_pat
 from ease.app.server.limits import MB, Limits
 from ease.app.server.refusals import RefusalError, refusal, refusal_of_disk, stopping
 from ease.app.server.telemetry import Log, Metrics
+from ease.documents import whole_number
 from ease.errors import EaseError
 
 __all__ = ["MB", "Guard", "Limits", "RefusalError", "check_token", "is_loopback", "refusal", "without_paths"]
@@ -131,8 +132,9 @@ class Guard:
         host, origin = _authority(headers.get("host", ""), "Host"), _origin(headers.get("origin"))
         self._check_host(host, headers)
         self._check_access(scope["method"] in SAFE_METHODS, route_path(scope), host, origin, headers)
-        declared, limit = headers.get("content-length", "0"), self.limits.bytes_of(route_path(scope))
-        if not declared.isdecimal() or len(declared) > 18 or int(declared) > limit:
+        declared = whole_number(headers.get("content-length", "0"))
+        limit = self.limits.bytes_of(route_path(scope))
+        if declared is None or declared > limit:
             raise too_much(limit)
 
     def _check_access(self, reads: bool, path: str, host: str, origin: str | None, headers: Headers) -> None:
