@@ -8,6 +8,7 @@ import math
 import shutil
 import struct
 import threading
+import time
 import zipfile
 import zlib
 from collections.abc import Awaitable, Callable, Iterator
@@ -266,6 +267,7 @@ def test_one_photo_is_not_held_up_by_large_requests_and_of_these_the_first_is_fi
         decoded.append(name)
         begun.set()
         assert go_on.wait(10)
+        time.sleep(0.005)  # in which a request whose image is done puts in the next one
         return decode(content, name, *rest)
 
     monkeypatch.setattr(predicting, "decode", slowly)
@@ -293,7 +295,7 @@ def test_one_photo_is_not_held_up_by_large_requests_and_of_these_the_first_is_fi
         assert asyncio.run(ask(make_app(world.service))) == [200] * 13
     # While a request is between two of its images, the thread takes one of the next request.
     assert decoded.index("mine.png") <= 6
-    assert decoded.index(large[0][-1]) < decoded.index(large[-1][2])
+    assert decoded.index(large[0][-1]) < len(decoded) // 2
 
 
 def test_of_what_waits_for_the_model_the_smallest_is_first(standing: World, pictures: Pictures) -> None:
