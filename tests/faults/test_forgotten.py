@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
+from campaign.injection import KILLED, Injection, in_child, injected
 
 from ease import Classifier
 from tests.faults.specification import CREATE, digits, files_with
@@ -59,6 +61,27 @@ def test_an_id_stays_taken_when_its_generation_is_cleared(model: Classifier) -> 
     model.forget("zebra")
     model.learn({"sheep": IMAGES[14:16]})
     assert ids(model)["sheep"] == 4
+
+
+def test_the_history_is_not_cleared_by_a_forget_that_was_killed_before_it_counted(model: Classifier) -> None:
+    """Its generation was listed. Going back to it, and then to another one, removed all others."""
+    before, number = model.generations(), 0
+    while model.generations() == before:  # until it is written, and is not the current one
+        number += 1
+        assert in_child(partial(forget_struck, model.path, number)) == KILLED
+        assert not model.refresh()
+    model.rename("horse", "pony")
+    after = [*before, model.generation]
+    assert model.generations() == after
+    assert model.generation > before[-1] + 1, "the number stays taken"
+    for generation in reversed(after):
+        model.rollback(generation)
+        assert model.generations() == after
+
+
+def forget_struck(path: Path, number: int) -> None:
+    with injected(Injection(path, "rename", number, "kill")):
+        Classifier.open(path).forget("zebra")
 
 
 def ids(model: Classifier) -> dict[str, int]:

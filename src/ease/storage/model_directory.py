@@ -218,8 +218,8 @@ class ModelDirectory:
             stored = {name: self._kept(name, current) for name in keep}
             if number:
                 self._mend_copy(number)
-            self._finish_clearing()
             number = max([number, *self.generations()]) + 1  # a number given up by a rollback stays taken
+            self._finish_clearing()
             self._sweep(files)
             recorded = [seen.files for seen in self._all_manifests()[0].values()]
             written: list[Path] = []
@@ -282,11 +282,21 @@ class ModelDirectory:
                 durable.sync_folder(folder)
 
     def _finish_clearing(self) -> None:
-        """Remove what the current generation says must go, if its writer was killed before that was done."""
-        if self.exists:
-            seen = self._seen_now()
-            if seen.clears_history and min(self.generations(), default=0) < seen.generation:
-                self._clear(seen.generation)
+        """Remove what the current generation says must go, if its writer was killed before that was done.
+
+        If the writer was killed before its generation became the current one, that goes: the next writer would clear
+        the history once somebody had gone back to it.
+        """
+        if not self.exists:
+            return
+        current = self._seen_now()
+        first = min(self.generations(), default=current.generation)
+        if current.clears_history and first < current.generation:
+            self._clear(current.generation)
+            return
+        for path, seen in self._all_manifests()[0].items():
+            if seen.clears_history and first < seen.generation != current.generation:
+                durable.remove(path)
 
     def _limit_history(self, current: int) -> None:
         """Remove the oldest generations if there are too many, or if files that only they use exceed the limit."""
